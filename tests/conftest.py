@@ -79,15 +79,7 @@ def lab(chromium, tmp_path_factory):
 
 
 # The longest files, the longest first. Files are named without their folder.
-LONGEST = [
-    "test_notebooks",
-    "test_unsolved_notebooks",
-    "test_nbgrader",
-    "test_browser",
-    "test_answers",
-    "test_generation",
-    "test_style",
-]
+LONGEST = ["test_notebooks", "test_answers", "test_browser", "test_style", "test_nbgrader", "test_unsolved_notebooks"]
 # What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.
 MANY_CASES = [

@@ -36,13 +36,12 @@ from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.models.validate import BadRequest
 from lessons_lib.scheduling.sequence import Sequence
-from tools.random_workloads import audit_floors
+from tools.random_workloads import LETTERS, audit_floors
 
 PARTS = tuple(
     str(Path(lessons_lib.__file__).parent / part)
     for part in ("engine", "scheduling", "kv_cache", "attention", "floors")
 )
-END = 12
 GUESSING, FLOORED = -1, -2
 DEPTHS = (0, 1, GUESSING, FLOORED)  # steps in flight between two calls; or none, and guesses, or floors below the pool
 ERRORS = (KeyboardInterrupt, MemoryError)
@@ -62,15 +61,6 @@ PARAMS = {  # request id -> what is asked for
 }
 PROMPTS = {name: WORDS[:6] + WORDS[10 + 5 * index : 13 + 6 * index] for index, name in enumerate(PARAMS)}
 READ, GENERATED = WORDS[40:47], [WORDS[:8], WORDS[50:53]]
-
-
-class Letters:
-    """A tokenizer for a model that writes nonsense: one character per token."""
-
-    eos_token_id = END
-
-    def decode(self, token_ids, skip_special_tokens=True):
-        return "".join(chr(33 + token) for token in token_ids)
 
 
 class Interrupter:
@@ -250,7 +240,7 @@ def make_engine(depth: int, **config) -> LLMEngine:
         config |= dict(disk_cache_bytes=2**15, cache_dir=folder.name)
     parts = speculating(Guessing()) if depth == GUESSING else None
     config = {**sizes, "max_model_len": 52, **config}
-    engine = LLMEngine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(**config), parts=parts)
+    engine = LLMEngine(tiny_model("qwen2", seed=3), LETTERS, EngineConfig(**config), parts=parts)
     if depth == FLOORED:
         engine.scheduler.pool.below.pin(hash_full_blocks(Sequence("", PROMPTS["plain"], 1), 4), 1e9)
     weakref.finalize(engine, folder.cleanup)

@@ -53,9 +53,7 @@ def make_course(folder: Path, lessons: list[str] = ()) -> list[str]:  # type: ig
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.nbgrader_course", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.nbgrader_course", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("lessons", nargs="*", metavar="NN", help="numbers of lessons; all if none is given")
     options = parser.parse_args(arguments)

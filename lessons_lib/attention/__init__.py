@@ -6,13 +6,7 @@ paged_attention, hf_backend (06), custom_op (13). hf_backend is the only entry i
 
 from lessons_lib.attention.hf_backend import PagedPass, paged_forward, plan_attention
 from lessons_lib.attention.masks import tag_tokens
-from lessons_lib.attention.online_softmax import (
-    Partial,
-    add_block,
-    add_block_naive,
-    attention_of,
-    nothing_seen,
-)
+from lessons_lib.attention.online_softmax import Partial, add_block, add_block_naive, attention_of, nothing_seen
 from lessons_lib.attention.packing import (
     PackedBatch,
     cache_of,

@@ -72,6 +72,4 @@ def generate_one_by_one(
         BadRequest: see `lessons_lib.batching.prompts.encode_prompts`; nothing was computed.
     """
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens)
-    return [
-        greedy(model, ids, max_tokens, tokenizer.eos_token_id) for ids, max_tokens in zip(prompt_ids, max_tokens_each)
-    ]
+    return [greedy(model, ids, most, tokenizer.eos_token_id) for ids, most in zip(prompt_ids, max_tokens_each)]

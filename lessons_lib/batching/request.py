@@ -66,7 +66,5 @@ def request_names(names: Sequence[str] | None, count: int) -> list[str]:
         raise BadRequest(f"{len(names)} names for {count} prompts; give one name for each prompt, or none.")
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
-        raise BadRequest(
-            f"request id {twice[0]!r} is used {names.count(twice[0])} times; give every request its own id."
-        )
+        raise BadRequest(f"request id {twice[0]!r} is used {names.count(twice[0])} times; give each its own id.")
     return names

@@ -93,9 +93,7 @@ def fit_windows(
         return None
     if config.num_blocks is None:
         shapes = config.layer_shapes or kv_shapes(model.config)
-        groups = [
-            [shape for shape, own in zip(shapes, windows) if bool(own) is has_window] for has_window in (False, True)
-        ]
+        groups = [[shape for shape, own in zip(shapes, windows) if bool(own) is slides] for slides in (False, True)]
         rest, own = (block_bytes(model.config, size, model.dtype.itemsize, group) for group in groups)
         num_blocks = int(config.cache_bytes / (rest + own / KEPT))
         if num_blocks < num_own * KEPT:

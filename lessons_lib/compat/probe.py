@@ -173,12 +173,10 @@ WAYS = {PAGED: paged_shapes, HYBRID: hybrid_shapes, ALONE: alone_shapes, RECOMPU
 
 def random_prompts(model: PreTrainedModel) -> list[list[int]]:
     """Prompts of PROMPT_LENGTHS tokens, the same for all models with the same vocabulary size."""
-    generator = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     vocab_size = text_config(model.config).vocab_size
     # Ids below 3 are often padding, to which some models assign no position.
-    return [
-        torch.randint(min(3, vocab_size - 1), vocab_size, (n,), generator=generator).tolist() for n in PROMPT_LENGTHS
-    ]
+    return [torch.randint(min(3, vocab_size - 1), vocab_size, (n,), generator=rng).tolist() for n in PROMPT_LENGTHS]
 
 
 def references_of(model: PreTrainedModel) -> list[Reference]:

@@ -85,9 +85,7 @@ class EngineConfig:
     backend: str | Backend | None = None
     probe: bool = True
     overlap: bool = checked(False, flag)
-    make_runner: MakeRunner | None = checked(
-        None, function, "a function (model, num_blocks, config) -> ModelRunner, or None"
-    )
+    make_runner: MakeRunner | None = checked(None, function, "a function (model, num_blocks, config), or None")
     max_logprobs: int = size(20, -1, "a whole number from -1 on")
     generation_config: bool = checked(True, flag)
     layer_shapes: list[KVShape] | None = None

@@ -75,9 +75,7 @@ def join_projections(model: torch.nn.Module) -> list[Joined]:
             parts = [getattr(module, name, None) for name in names]
             if all(type(part) is Linear for part in parts):  # a subclass does more than multiply
                 linears: list[Any] = parts
-                kinds = {
-                    (each.in_features, each.bias is None, each.weight.dtype, each.weight.device) for each in linears
-                }
+                kinds = {(one.in_features, one.bias is None, one.weight.dtype, one.weight.device) for one in linears}
                 if len(kinds) == 1:
                     joined.append(_join(linears))
     return joined

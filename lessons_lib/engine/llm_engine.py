@@ -360,9 +360,7 @@ class LLMEngine:
                 was_interrupted, reader.is_read = not reader.is_read, False
                 try:
                     if was_interrupted:
-                        raise RuntimeError(
-                            "an interrupt came during on_token, so whether the token was passed on isn't known."
-                        )
+                        raise RuntimeError("an interrupt came during on_token; whether it got the token is unknown.")
                     assert group.on_token
                     group.on_token(token)
                 except BaseException as error:

@@ -162,12 +162,6 @@ class EngineMetrics:
         engine.core.observers.append(self.observe)
         engine.core.watches.append(self.lap)
 
-    def detach(self) -> None:
-        """Measure no further steps."""
-        core = self._core
-        core.observers[:] = [each for each in core.observers if each != self.observe]
-        core.watches[:] = [each for each in core.watches if each != self.lap]
-
     def lap(self, part: str) -> None:
         """Note how long a part of a step took; see `EngineCore.watches`."""
         now = self._core.clock()

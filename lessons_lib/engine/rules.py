@@ -83,7 +83,5 @@ def why_no_token(token: int, processor: Processor | None) -> Exception:
     if processor and processor.error:
         return processor.error
     if token == NO_TOKEN_ALLOWED:
-        return NoTokenAllowed(
-            "the request's rules leave no token that may be drawn, and no end token; loosen one of them."
-        )
+        return NoTokenAllowed("the request's rules leave no token that may be drawn, and no end token; loosen one.")
     return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")

@@ -133,9 +133,7 @@ class SamplingParams:
     min_p: float = checked(0.0, number, "a number from 0 to 1", lambda value: 0 <= value <= 1)
     presence_penalty: float = penalty()
     frequency_penalty: float = penalty()
-    repetition_penalty: float = checked(
-        1.0, number, "a number from 1e-5 to 1e5; 1 is none", lambda value: 1e-5 <= value <= 1e5
-    )
+    repetition_penalty: float = checked(1.0, number, "a number from 1e-5 to 1e5; 1 is none", lambda x: 1e-5 <= x <= 1e5)
     logit_bias: dict[int, float] | None = checked(None, bias)
     allowed_token_ids: tuple[int, ...] | None = checked(None, some_token_ids)
     bad_words: tuple[str, ...] = checked((), words)

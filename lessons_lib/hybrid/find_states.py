@@ -9,14 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lessons_lib.hybrid.packed_states import (
-    Group,
-    GroupCache,
-    PackedStates,
-    StatefulLayer,
-    in_tree,
-    replaced_forwards,
-)
+from lessons_lib.hybrid.packed_states import Group, GroupCache, PackedStates, StatefulLayer, in_tree, replaced_forwards
 from lessons_lib.hybrid.sequence_states import Key, SequenceStates
 from lessons_lib.models.configuration import UnsupportedModel, text_config
 
@@ -83,9 +76,7 @@ def recorded(model: PreTrainedModel, cache: RecordingCache) -> tuple[list[Statef
         StatefulLayer(module, module.forward, cache_name(module), attributes=own_states(module))
         for module in model.modules()
     ]
-    candidates = [
-        each for each in candidates if each.attributes or (each.cache_name and hasattr(each.module, "layer_idx"))
-    ]
+    candidates = [one for one in candidates if one.attributes or (one.cache_name and hasattr(one.module, "layer_idx"))]
     calls: dict[StatefulLayer, Any] = {}
 
     def recording(layer: StatefulLayer) -> Any:

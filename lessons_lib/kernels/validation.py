@@ -36,9 +36,7 @@ def check_inputs(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, 
             "float16 or bfloat16."
         )
     if q.dtype is torch.bfloat16 and q.device.type == "cpu":
-        raise ValueError(
-            "Triton's interpreter reads the bits of bfloat16 as integers; on a CPU, use float32 or float16."
-        )
+        raise ValueError("Triton's interpreter reads bfloat16 as integers; on a CPU, use float32 or float16.")
     if q.stride(2) != 1 or k_cache.stride(3) != 1 or v_cache.stride(3) != 1:
         raise ValueError("the elements of one head must be contiguous in q and in the caches: call `.contiguous()`.")
     if block_tables.dim() != 2 or len(block_tables) != len(context_lens) or context_lens.dim() != 1:

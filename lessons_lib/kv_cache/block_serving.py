@@ -131,9 +131,7 @@ def serve_in_blocks(
         step(waiting, running, pool)
         after = {request: request.table.num_tokens for request in running}
         if after == before:
-            raise RuntimeError(
-                f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running."
-            )
+            raise RuntimeError(f"a step changed nothing, with {len(waiting)} waiting and {len(running)} running.")
         restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
         steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
     return steps

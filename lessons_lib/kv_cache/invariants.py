@@ -43,9 +43,7 @@ def audit(scheduler: Any) -> None:
             unhashed.block_hashes = []
             hashes = scheduler.hashes_of(unhashed)
             _agree(f"block hashes of {sequence.id!r}", sequence.block_hashes, hashes[: len(sequence.block_hashes)])
-            wrong = [
-                block for block, hash in zip(sequence.blocks, hashes) if pool.block_to_hash.get(block, hash) != hash
-            ]
+            wrong = [block for block, own in zip(sequence.blocks, hashes) if pool.block_to_hash.get(block, own) != own]
             _agree(f"blocks of {sequence.id!r} with the hash of other tokens", wrong, [])
 
 

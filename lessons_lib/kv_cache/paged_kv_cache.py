@@ -23,9 +23,7 @@ class PagedKVCache:
         device: "torch.device | str" = "cpu", layer_shapes: "list[KVShape] | None" = None,
     ):  # fmt: skip
         if num_blocks < 1 or block_size < 1:
-            raise ValueError(
-                f"{num_blocks} blocks of {block_size} tokens; a cache has at least 1 block of at least 1 token."
-            )
+            raise ValueError(f"{num_blocks} blocks of {block_size} tokens; both must be at least 1.")
         # Heads and head sizes of each layer; in most models all are alike.
         layers = kv_shapes(config) if layer_shapes is None else layer_shapes
         pool = (num_blocks, block_size)

@@ -129,9 +129,7 @@ def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
             parameter.name: parameter.is_constexpr or arguments[parameter.name] is None for parameter in function.params
         }
         constants = {name: value for name, value in arguments.items() if is_constant[name]}
-        signature = {
-            name: "constexpr" if name in constants else mangle_type(value) for name, value in arguments.items()
-        }
+        signature = {name: "constexpr" if name in constants else mangle_type(it) for name, it in arguments.items()}
         aligned = [place for place, name in enumerate(arguments) if name not in constants and _by_16(arguments[name])]
         attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
         source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)

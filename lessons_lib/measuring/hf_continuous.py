@@ -51,9 +51,7 @@ def hugging_face_continuous(
 
 
 def _answers(manager, prompts, max_tokens_each) -> list[list[int]]:
-    names = [
-        manager.add_request(prompt, max_new_tokens=max_tokens) for prompt, max_tokens in zip(prompts, max_tokens_each)
-    ]
+    names = [manager.add_request(prompt, max_new_tokens=most) for prompt, most in zip(prompts, max_tokens_each)]
     done: dict[str, list[int]] = {}
     while len(done) < len(names):
         result = manager.get_result(timeout=1)

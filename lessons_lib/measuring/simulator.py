@@ -98,12 +98,7 @@ class Simulation:
 
 
 def simulate(
-    scheduler: SchedulerBase,
-    requests: Iterable[Arrival],
-    cost: StepCost,
-    *,
-    keep_steps: bool = False,
-    until: float = float("inf"),
+    scheduler: SchedulerBase, requests: Iterable[Arrival], cost: StepCost, *, keep_steps: bool = False
 ) -> Simulation:
     """Serve requests on a simulated clock.
 
@@ -111,17 +106,14 @@ def simulate(
         scheduler: the scheduler to run, without sequences.
         requests: in order of arrival.
         keep_steps: record each step.
-        until: no step begins at or after this time, in seconds.
     """
     run, coming = Simulation(), deque(requests)
     lengths: dict[str, int] = {}  # of the unfinished completions
     first_admissions: set[str] = set()
     times: dict[str, SequenceTimes] = {}
     (end_token,) = END_TOKEN
-    while (coming or scheduler.has_unfinished()) and run.seconds < until:
+    while coming or scheduler.has_unfinished():
         if not scheduler.has_unfinished():  # idle: the clock advances to the next arrival
-            if coming[0].arrival_time >= until:
-                break
             run.seconds = max(run.seconds, coming[0].arrival_time)
         while coming and coming[0].arrival_time <= run.seconds:
             arrival = coming.popleft()

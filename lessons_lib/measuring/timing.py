@@ -8,26 +8,18 @@ import torch
 
 
 @torch.inference_mode()
-def times_in_rounds(
-    functions: Sequence[Callable[[], object]], repeat: int, device: torch.device | str = "cpu"
-) -> list[list[float]]:
-    """Seconds of each function in each of `repeat` rounds, after a warm-up round."""
+def times_in_rounds(functions: Sequence[Callable[[], object]], repeat: int) -> list[list[float]]:
+    """Seconds of each function, on the CPU, in each of `repeat` rounds, after a warm-up round."""
     times: list[list[float]] = [[] for _ in functions]
     for round_index in range(repeat + 1):
         for function, seconds in zip(functions, times):
-            started = _now(device)
+            started = time.perf_counter()
             function()
             if round_index:
-                seconds.append(_now(device) - started)
+                seconds.append(time.perf_counter() - started)
     return times
 
 
 def median_ms(functions: Sequence[Callable[[], object]], repeat: int = 5) -> list[float]:
     """Median milliseconds of each function, on the CPU."""
     return [1000 * statistics.median(times) for times in times_in_rounds(functions, repeat)]
-
-
-def _now(device: torch.device | str) -> float:
-    if torch.device(device).type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()

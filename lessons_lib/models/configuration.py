@@ -62,9 +62,7 @@ def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
         return [KVShape(config.num_attention_heads, key_dim, config.v_head_dim)] * config.num_hidden_layers
     layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
     sizes = [kv_head_size(layer) for layer in layers]
-    return [
-        KVShape(kv_heads, head_dim, getattr(config, "v_head_dim", None) or head_dim) for kv_heads, head_dim in sizes
-    ]
+    return [KVShape(heads, head_dim, getattr(config, "v_head_dim", None) or head_dim) for heads, head_dim in sizes]
 
 
 def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:

@@ -42,9 +42,7 @@ def token_ids_of(
     else:
         token_ids = _listed(name, prompt)
     if not len(token_ids):
-        raise BadRequest(
-            f"{name} is empty; a model needs at least one token to continue. Start with the end-of-text token."
-        )
+        raise BadRequest(f"{name} is empty; a model needs a token to continue. Start with the end-of-text token.")
     # Before looking at the ids: rejecting a long prompt must be fast.
     if context is not None and len(token_ids) >= context:
         raise BadRequest(
@@ -66,9 +64,7 @@ def _listed(name: str, prompt: Any) -> Sequence[Any]:
     """The tokens of a list, an array or a tensor."""
     listed = prompt.tolist() if hasattr(prompt, "tolist") else prompt
     if not isinstance(listed, Sequence) or isinstance(prompt, bytes | bytearray | memoryview):
-        raise BadRequest(
-            f"{name} is {shortened(prompt)}; give a str, or a list of token ids such as `encoding.input_ids`."
-        )
+        raise BadRequest(f"{name} is {shortened(prompt)}; give a str, or a list such as `encoding.input_ids`.")
     return listed
 
 
@@ -90,9 +86,7 @@ def token_limit(name: str, prompt_length: int, max_tokens: int | None, context: 
     """
     if max_tokens is None:
         if context is None:
-            raise BadRequest(
-                f"{name} has no token limit, and the model has no maximum length. Give a limit or a context."
-            )
+            raise BadRequest(f"{name} has no token limit, and the model has no maximum length. Give one of the two.")
         return context - prompt_length
     if context is not None and prompt_length + max_tokens > context:
         raise BadRequest(

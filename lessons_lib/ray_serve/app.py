@@ -271,9 +271,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lessons_lib.ray_serve.app")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--replicas", type=int, default=2)
-    parser.add_argument(
-        "--model", default=None, help="a folder or a name; the chat model or the bundled one if left out"
-    )
+    parser.add_argument("--model", default=None, help="a folder or a name; otherwise the chat model or the bundled one")
     parser.add_argument("--start-timeout", type=float, default=START_TIMEOUT, help="seconds")
     wanted = parser.parse_args()
     ended = threading.Event()

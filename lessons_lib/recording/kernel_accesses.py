@@ -159,18 +159,12 @@ def record_kernel(
         The kernel's own errors pass through.
     """
     if not hasattr(kernel, "fn"):
-        raise TypeError(
-            f"{getattr(kernel, '__name__', kernel)!r} is not a kernel: put @triton.jit above its definition."
-        )
+        raise TypeError(f"{getattr(kernel, '__name__', kernel)!r} is not a kernel: put @triton.jit above it.")
     parameters = inspect.signature(kernel.fn)
-    own = {
-        name: value for name, value in kwargs.items() if name in parameters.parameters
-    }  # without num_warps and the like
+    own = {name: value for name, value in kwargs.items() if name in parameters.parameters}  # no num_warps
     bound = parameters.bind(*args, **own).arguments
     storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-    here = {
-        name: on_cpu(value, storages) if isinstance(value, torch.Tensor) else value for name, value in bound.items()
-    }
+    here = {name: on_cpu(it, storages) if isinstance(it, torch.Tensor) else it for name, it in bound.items()}
     tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
     layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
     notes = _Notes(tensors, layouts, len(grid), moments_of)

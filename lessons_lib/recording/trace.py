@@ -91,11 +91,6 @@ class Trace:
         return sum(step.tokens_useful for step in self.steps)
 
     @property
-    def waste(self) -> float:
-        """Share of the computed positions that no request needed, 0 to 1."""
-        return _missing_share(self.tokens_useful, self.tokens_computed)
-
-    @property
     def forward_calls(self) -> int:
         return sum(step.forward_calls for step in self.steps)
 
@@ -108,23 +103,10 @@ class Trace:
         return sum(step.bytes_copied for step in self.steps)
 
     @property
-    def cache_reserved(self) -> int:
-        """The largest reservation of any step, in tokens."""
-        return max((step.cache_reserved for step in self.steps), default=0)
-
-    @property
-    def cache_used(self) -> int:
-        """The largest use in any step, in tokens."""
-        return max((step.cache_used for step in self.steps), default=0)
-
-    @property
     def cache_waste(self) -> float:
         """Share of the reserved cache that was empty, averaged over the steps, 0 to 1."""
-        return _missing_share(sum(s.cache_used for s in self.steps), sum(s.cache_reserved for s in self.steps))
-
-
-def _missing_share(part: int, whole: int) -> float:
-    return 1 - part / whole if whole else 0.0
+        reserved = sum(step.cache_reserved for step in self.steps)
+        return 1 - sum(step.cache_used for step in self.steps) / reserved if reserved else 0.0
 
 
 def tokens_held(trace: Trace) -> list[dict[str, int]]:

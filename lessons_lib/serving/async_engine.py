@@ -343,9 +343,7 @@ class AsyncEngine:
         if self._owner is None:
             raise RuntimeError("the front isn't open; use it inside `async with`.")
         if self.error is not None or self._is_closing:
-            raise EngineDead(
-                f"the engine takes no requests any more: {self.error or 'it is being closed'}. Make a new one."
-            )
+            raise EngineDead(f"the engine takes no requests any more: {self.error or 'it is closing'}. Make a new one.")
         if self.is_draining:
             raise Draining("the server is draining: it finishes its requests, and takes no new ones. Ask another one.")
 

@@ -80,10 +80,7 @@ def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | Non
 
 
 def relay(
-    request: "Request",
-    replicas: "list[Server]",
-    choose: "Callable[[list[Server]], int]",
-    max_moves: int = MAX_MOVES,
+    request: "Request", replicas: "list[Server]", choose: "Callable[[list[Server]], int]", max_moves: int = MAX_MOVES
 ) -> "Iterator[Chunk]":
     """Serve a request by one of several replicas, and pass its stream on. If a replica fails, another one continues.
 

@@ -142,9 +142,7 @@ def parallel_engine(
         raise RuntimeError("this process is part of another distributed model; close its engine first.")
     context, config = multiprocessing.get_context("spawn"), config or EngineConfig()
     # How long a copy takes, or that it fails, could make one process schedule another step than the others.
-    must(
-        not config.host_cache_bytes, "host_cache_bytes", config.host_cache_bytes, "0 for an engine of several processes"
-    )
+    must(not config.host_cache_bytes, "host_cache_bytes", config.host_cache_bytes, "0 for several processes")
     # It must exist as long as the processes work together: NCCL looks for it at the first sum, after all have met.
     folder = tempfile.TemporaryDirectory()
     store = str(Path(folder.name, "store"))

@@ -114,9 +114,7 @@ def check_can_be_cut(model: PreTrainedModel, world_size: int) -> None:
     """Raise CannotCut if `cut_model` would."""
     name, layers = type(model).__name__, getattr(getattr(model, "model", None), "layers", None)
     if layers is None or text_config(model.config) is not model.config:
-        raise CannotCut(
-            f"{name} can't be cut: it has no `model.layers` as Llama and Qwen have. Serve it on one device."
-        )
+        raise CannotCut(f"{name} can't be cut: it has no `model.layers` as Llama and Qwen do. Serve it on one device.")
     kv_heads, head_dim = kv_head_size(model.config)
     for index, layer in enumerate(layers):
         if reason := why_not_cut(layer, head_dim):

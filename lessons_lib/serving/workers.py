@@ -99,9 +99,7 @@ class Worker:
                 raise Stopped
             unread = self.network.unread[self.rank, to]
             if len(unread) >= MAX_UNREAD:
-                raise ValueError(
-                    f"worker {self.rank} has sent {len(unread)} tensors to worker {to}, which were not received."
-                )
+                raise ValueError(f"worker {self.rank} has sent {len(unread)} tensors that worker {to} hasn't received.")
             unread.append(tensor.detach().clone())
             self.num_sent += 1
             self.sent_bytes += tensor.numel() * tensor.element_size() if to != self.rank else 0

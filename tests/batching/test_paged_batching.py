@@ -215,7 +215,7 @@ def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():
     "kwargs, error, words",
     [
         ({"block_size": 0}, BadRequest, "block_size is 0; it must be at least 1"),
-        ({"num_blocks": 0}, ValueError, "0 blocks of 16 tokens; a cache has at least 1 block"),
+        ({"num_blocks": 0}, ValueError, "0 blocks of 16 tokens; both must be at least 1"),
         ({"max_num_seqs": 0}, BadRequest, "max_num_seqs is 0; it must be at least 1"),
         ({"prompts": [[5] * 20], "num_blocks": 1}, OutOfBlocks, "request '0' may need 2 blocks of 16 tokens; the pool"),
         ({"backend": "cuda"}, ValueError, "there is no backend 'cuda'; choose 'torch' or 'triton'"),

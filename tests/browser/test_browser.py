@@ -10,12 +10,7 @@ from notebook_cells import cells_that_show
 
 LESSON = "07_triton_kernel.ipynb"
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("browser"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("browser")]
 
 
 def test_all_cells_of_the_unsolved_lesson_run(lab):

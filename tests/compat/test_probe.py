@@ -11,10 +11,7 @@ from engine_cases import run_out
 from oracle import generate_alone, ragged_requests
 from served_architectures import NoText, generate
 from tiny_architectures import randomize, tiny_config
-from transformers import (
-    AutoModelForCausalLM,
-    GenerationConfig,
-)
+from transformers import AutoModelForCausalLM, GenerationConfig
 from transformers.models.llama.modeling_llama import LlamaAttention
 
 import lessons_lib.compat.probe as probing

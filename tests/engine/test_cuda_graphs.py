@@ -36,12 +36,7 @@ def runner():
 
 
 LADDERS = {
-    captured_batch_sizes: {
-        1: [2],
-        5: [2, 4, 5],
-        20: [2, 4, 8, 16, 20],
-        256: [2, 4, 8, *range(16, 257, 16)],
-    },
+    captured_batch_sizes: {1: [2], 5: [2, 4, 5], 20: [2, 4, 8, 16, 20], 256: [2, 4, 8, *range(16, 257, 16)]},
     captured_token_counts: {
         0: [],
         1: [1],

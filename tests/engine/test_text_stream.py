@@ -120,9 +120,7 @@ llama = decoders.Sequence(
 pieces = {word: index for index, word in enumerate(WORDS)}
 OTHERS = {
     f"word pieces{' with spaces' * (not cleanup)}": a_tokenizer(
-        models.WordPiece(pieces, unk_token="un"),
-        decoders.WordPiece(cleanup=cleanup),
-        clean_up_tokenization_spaces=True,
+        models.WordPiece(pieces, unk_token="un"), decoders.WordPiece(cleanup=cleanup), clean_up_tokenization_spaces=True
     )
     for cleanup in (True, False)
 } | {

@@ -148,11 +148,7 @@ class CacheAgainstModel(PoolAgainstModel):
 class TablesAgainstModel(RuleBasedStateMachine):
     """Several tables on one pool. The model knows only how many tokens each has."""
 
-    @initialize(
-        num_blocks=st.integers(1, 10),
-        block_size=st.integers(1, 5),
-        num_tables=st.integers(1, 4),
-    )
+    @initialize(num_blocks=st.integers(1, 10), block_size=st.integers(1, 5), num_tables=st.integers(1, 4))
     def begin(self, num_blocks, block_size, num_tables):
         self.pool = BlockPool(num_blocks, block_size)
         self.tables = [BlockTable(self.pool) for _ in range(num_tables)]

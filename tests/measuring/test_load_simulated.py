@@ -18,13 +18,7 @@ def bounded(*limits):
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.floats(1, 200),
-    st.integers(1, 30),
-    st.integers(1, 8),
-    st.integers(0, 90),
-    st.integers(0, 99),
-)
+@given(st.floats(1, 200), st.integers(1, 30), st.integers(1, 8), st.integers(0, 90), st.integers(0, 99))
 def test_it_is_the_simulator_of_lesson_09(rate, count, max_num_seqs, more, seed):
     limits = {"max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_seqs + more}
     cost = StepCost(4e-3, 50e-6, 0)

@@ -11,19 +11,8 @@ from scheduling_cases import POLICIES, a_scheduler, by_name
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.measuring.arrivals import (
-    Arrival,
-    poisson_arrivals,
-    reversed_estimates,
-    traffic,
-)
-from lessons_lib.measuring.simulator import (
-    SequenceTimes,
-    SimulatedStep,
-    Simulation,
-    StepCost,
-    simulate,
-)
+from lessons_lib.measuring.arrivals import Arrival, poisson_arrivals, reversed_estimates, traffic
+from lessons_lib.measuring.simulator import SequenceTimes, SimulatedStep, Simulation, StepCost, simulate
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import conservative, optimistic
@@ -133,16 +122,6 @@ def test_a_stall_is_recorded():
     assert [(step.prefill | step.decode, step.stalled, step.free_blocks) for step in run.steps] == [
         ({"A": 8, "B": 8}, (), 1), ({"A": 1}, ("B",), 0), ({"A": 1}, ("B",), 0), ({"B": 1}, (), 2), ({"B": 1}, (), 2),
     ]  # fmt: skip
-
-
-def test_a_run_can_be_cut_off():
-    requests = [arrival("A", 0, 3, 2), arrival("B", 0, 3, 15), arrival("C", 500, 3, 2)]
-    whole = simulate(a_scheduler(), requests, COST, keep_steps=True)
-    cut = simulate(a_scheduler(), requests, COST, keep_steps=True, until=100)
-    assert cut.steps == [step for step in whole.steps if step.start < 100] and 100 <= cut.seconds < 200
-    assert cut.times.keys() == {"A"} and cut.times["A"] == whole.times["A"]
-    idle = simulate(a_scheduler(), requests[::2], COST, until=100)
-    assert idle.seconds < 100 and idle.times.keys() == {"A"}
 
 
 def test_nobody_comes():

@@ -31,11 +31,7 @@ TOY = Path(__file__).parents[1] / "toy_course"
 # nbgrader starts `alembic` by name, here and in its commands: the environment must be activated.
 ACTIVATED = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("nbgrader"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.xdist_group("nbgrader")]
 
 
 @dataclass

@@ -7,14 +7,7 @@ import pytest
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.measuring.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.scheduling.sequence import Sequence
-from lessons_lib.serving.router import (
-    Replica,
-    RoundRobin,
-    SentBlocks,
-    TwoChoices,
-    choose_replica,
-    hash_prompt,
-)
+from lessons_lib.serving.router import Replica, RoundRobin, SentBlocks, TwoChoices, choose_replica, hash_prompt
 
 
 def replica(load: int, prompt: tuple[int, ...] | list[int] = (), num_sent: int = 0) -> Replica:

@@ -38,13 +38,7 @@ from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.batches import draw_packed_step, draw_padded_batch, draw_slot_rows
 from lessons_lib.viz.batches.verified_pass import VerifiedRow, draw_verified_pass
 from lessons_lib.viz.cache import draw_attention, draw_cache_growth
-from lessons_lib.viz.charts import (
-    RooflinePoint,
-    draw_bars,
-    draw_roofline,
-    draw_token_bars,
-    line_chart,
-)
+from lessons_lib.viz.charts import RooflinePoint, draw_bars, draw_roofline, draw_token_bars, line_chart
 from lessons_lib.viz.engine_run import draw_engine, watch_engine
 from lessons_lib.viz.failed_step import AGAIN, ENDS, draw_failed_step
 from lessons_lib.viz.launches import draw_launches, watch_launches
@@ -295,7 +289,7 @@ PICTURES = {
     "roofline": lambda: draw_roofline(MACHINE, TWO_POINTS, note="recorded"),
     "no points": lambda: draw_roofline(MACHINE, []),
     "token bars": lambda: draw_token_bars(THREE_TOKENS, TOKENS),
-    "gantts": lambda: draw_gantts({"a": Simulation(), "b": SMALL_RUN, "a long name " * 9: LONG_RUN}, upto=60),
+    "gantts": lambda: draw_gantts({"a": Simulation(), "b": SMALL_RUN, "a long name " * 9: LONG_RUN}),
     "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),
     "padded batch": lambda: draw_padded_batch("AB", [["", "a"], ["b", "c"]], [[0, 1], [1, 1]], [[1, 0], [0, 1]]),
     "slot rows": lambda: draw_slot_rows(CONTINUOUS, 2, 16),

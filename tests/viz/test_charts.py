@@ -8,11 +8,7 @@ import pytest
 from picture_cases import LOAD, MACHINE, THREE_TOKENS, TOKENS, TWO_POINTS
 from svg_reading import texts
 
-from lessons_lib.viz.charts import (
-    draw_bars,
-    draw_roofline,
-    draw_token_bars,
-)
+from lessons_lib.viz.charts import draw_bars, draw_roofline, draw_token_bars
 from lessons_lib.viz.charts.time_axis import say_seconds
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.serving import draw_load

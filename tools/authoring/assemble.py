@@ -125,17 +125,13 @@ class Lesson:
         try:
             return self.registry.get_exercise(id)
         except LookupError as error:
-            raise BuildError(
-                f"{where}: {error} Correct the id, or add it to EXERCISES of lesson {self.number}."
-            ) from None
+            raise BuildError(f"{where}: {error} Correct it, or add it to EXERCISES of lesson {self.number}.") from None
 
     def _refuse_unknown_options(self, cell: NotebookNode, number: int) -> None:
         where = f"{self.path.name}, cell {number}"
         unknown = sorted(set(cell.metadata) - OPTIONS)
         if unknown:
-            raise BuildError(
-                f"{where}: unknown option {', '.join(unknown)}. A cell may have {', '.join(sorted(OPTIONS))}."
-            )
+            raise BuildError(f"{where}: unknown option {', '.join(unknown)}. There are {', '.join(sorted(OPTIONS))}.")
         if cell.metadata.get("tags", [MEASURED]) != [MEASURED]:
             raise BuildError(f'{where}: tags {cell.metadata["tags"]}. The only tag is tags=["{MEASURED}"].')
         if cell.cell_type != "code" and set(cell.metadata) - {FOLDED}:

@@ -30,9 +30,7 @@ def release(solved: NotebookNode) -> NotebookNode:
         from nbgrader.converters import GenerateAssignment
         from nbgrader.preprocessors import IncludeHeaderFooter, SaveCells
     except ImportError:
-        raise BuildError(
-            "nbgrader is not installed. Install the extra for teachers: pip install -e '.[test]'"
-        ) from None
+        raise BuildError("nbgrader is not installed. For teachers: pip install -e '.[test]'") from None
     # SaveCells writes to a course's database, and IncludeHeaderFooter reads its files: here there is no course.
     steps = [
         step

@@ -366,11 +366,9 @@ def main(arguments: list[str] | None = None) -> None:
         prog="python -m tools.gpu_bench.workloads", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "--only", nargs="+", default=[""], metavar="NAME", help="workloads whose name contains one of these"
+        "--only", nargs="+", default=[""], metavar="NAME", help="only workloads with this in their name"
     )
-    parser.add_argument(
-        "--shapes", nargs="+", default=[""], metavar="NAME", help="models whose name contains one of these"
-    )
+    parser.add_argument("--shapes", nargs="+", default=[""], metavar="NAME", help="only models with this in their name")
     parser.add_argument("--rounds", type=int, default=3, help="how often each engine serves a workload")
     parser.add_argument("--alone", action="store_true", help="without vLLM")
     parser.add_argument("--record", type=Path, help="a JSON file for the results, which keeps its other rows")

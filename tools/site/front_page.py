@@ -12,9 +12,7 @@ from tools.site.doors import links
 from tools.site.facts import facts
 
 NAME = "glass-vllm"
-CARD = re.compile(
-    r"\*\*(\d\d) ([^*]+)\*\*\]\(notebooks/(\w+)\.ipynb\)<br>([^<|]+)<br>(\d+) minutes",
-)
+CARD = re.compile(r"\*\*(\d\d) ([^*]+)\*\*\]\(notebooks/(\w+)\.ipynb\)<br>([^<|]+)<br>(\d+) minutes")
 ROUTES_OF_README = re.compile(r"^Three routes for less time: (.+)\.$", re.MULTILINE)
 PAGES = {"benchmarks": "Benchmarks", "the_server": "The server", "teachers": "For teachers", "install": "Install"}
 

@@ -86,9 +86,7 @@ def never_fits(run: Run) -> None:
             run.engine.add_request("large", prompt, params)
         except Exception:  # of any kind: it was refused
             if STEPS in run.features and run.free_blocks() != free:
-                raise Broken(
-                    "a request larger than the pool was refused, and the number of free blocks changed."
-                ) from None
+                raise Broken("a request larger than the pool was refused, and the free blocks changed.") from None
         else:
             raise Broken(
                 f"{why}, and the pool has 5: add_request took it. It can never be completed, and what waits behind it "

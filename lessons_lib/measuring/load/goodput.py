@@ -17,9 +17,7 @@ class Target:
     def __post_init__(self) -> None:
         for name, limit in vars(self).items():
             if limit is not None and not limit >= 0:
-                raise ValueError(
-                    f"the target of {name} is {limit} s; a time is 0 or more. Leave it out if there is none."
-                )
+                raise ValueError(f"the target of {name} is {limit} s; a time is 0 or more. Omit it if there is none.")
 
 
 def goodput(log: LoadLog, target: Target) -> float:

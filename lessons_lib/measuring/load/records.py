@@ -48,11 +48,6 @@ class LoadRecord:
         return (self.token_times[-1] - self.token_times[0]) / (self.output_tokens - 1)
 
     @property
-    def itl(self) -> list[float]:
-        """Inter-token latencies: the gaps between its events, in seconds."""
-        return [after - before for before, after in zip(self.token_times, self.token_times[1:])]
-
-    @property
     def e2el(self) -> float:
         """End-to-end latency: from sending to the last token, in seconds; infinity if no token came."""
         return self.token_times[-1] - self.send_time if self.token_times else float("inf")

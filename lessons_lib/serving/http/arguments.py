@@ -85,9 +85,7 @@ def parser() -> argparse.ArgumentParser:
     _adder(engine, EngineRecipe)("--num-speculative-tokens", int, "guesses for a step, found in the text itself")
     add("--max-logprobs", int, "the most log-probabilities that a request may ask for")
     engine.add_argument("--policy", choices=sorted(POLICIES), default="fcfs", help="which request is served next")
-    engine.add_argument(
-        "--no-prefix-caching", dest="share_prefixes", action="store_false", help="share no blocks between prompts"
-    )
+    engine.add_argument("--no-prefix-caching", dest="share_prefixes", action="store_false", help="share no blocks")
 
     server = parser.add_argument_group("server")
     add = _adder(server, ServerSettings)

@@ -33,9 +33,7 @@ class ChatGeneration(Generation):
     async def prepare(self) -> None:
         body = self.body
         if body.top_logprobs and not body.logprobs:
-            raise BadRequest(
-                f"top_logprobs is {body.top_logprobs}, and logprobs isn't true; set it, or leave both out."
-            )
+            raise BadRequest(f"top_logprobs is {body.top_logprobs}, and logprobs isn't true; set it or leave both out.")
         if None not in (body.max_tokens, body.max_completion_tokens) and body.max_tokens != body.max_completion_tokens:
             raise BadRequest(
                 f"max_tokens is {body.max_tokens} and max_completion_tokens {body.max_completion_tokens}; they mean "

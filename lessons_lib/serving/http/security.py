@@ -54,9 +54,7 @@ class HostCheck(Guard):
         host = hosts[0] if len(hosts) == 1 else ""
         if self.known_hosts and host_name(host) not in self.known_hosts:
             names = ", ".join(sorted(self.known_hosts))
-            message = (
-                f"this server isn't called {shortened(host)}. Use one of {names}, or start it with --allowed-host."
-            )
+            message = f"this server isn't called {shortened(host)}. Use one of {names} or start it with --allowed-host."
             return ApiError(403, message, code="unknown_host")
         for origin in headers.getlist("origin"):
             if origin.lower().split("://")[-1] != host.lower():

@@ -88,9 +88,7 @@ class ServedModel:
                 "characters (lone surrogates), or token ids."
             ) from error
         if written:
-            raise BadRequest(
-                f"prompt contains {written[0]!r}, which this tokenizer can't encode as text; leave it out."
-            )
+            raise BadRequest(f"prompt contains {written[0]!r}, which this tokenizer can't encode as text; omit it.")
         return token_ids
 
     async def encode_chat(

@@ -5,10 +5,4 @@ from lessons_lib.viz.charts.curves import line_chart
 from lessons_lib.viz.charts.roofline import RooflinePoint, draw_roofline
 from lessons_lib.viz.charts.token_bars import draw_token_bars
 
-__all__ = [
-    "RooflinePoint",
-    "draw_bars",
-    "draw_roofline",
-    "draw_token_bars",
-    "line_chart",
-]
+__all__ = ["RooflinePoint", "draw_bars", "draw_roofline", "draw_token_bars", "line_chart"]

@@ -11,7 +11,7 @@ from lessons_lib.measuring.arrivals import Arrival
 from lessons_lib.measuring.simulator import Simulation
 from lessons_lib.recording.words import count, listed
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
-from lessons_lib.viz.drawing.palette import INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
+from lessons_lib.viz.drawing.palette import INK, NEUTRAL, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number, sans_width
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
@@ -47,16 +47,16 @@ class _Frame:
         return self.left + self.label_room + share * (self.right - self.left - self.label_room)
 
 
-def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, requests: Iterable[Arrival] = ()) -> Picture:
+def draw_gantts(runs: Mapping[str, Simulation], requests: Iterable[Arrival] = ()) -> Picture:
     """Several runs on one time axis, each with its name and its mean latency. Three or more are in two columns.
 
     runs      name -> run, simulated with `keep_steps=True`
-    upto      seconds; nothing later is drawn, and the axes don't change
     requests  if given, their tiers are shown next to the names, with a dot if interactive
     """
     asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
-    seconds = max((_end(run) for run in runs.values()), default=0.0)
+    ends = [max([run.seconds, *(step.start + step.seconds for step in run.steps[-1:])]) for run in runs.values()]
+    seconds = max(ends, default=0.0)
     columns = 2 if len(runs) > 2 else 1
     width = (WIDTH - 2 * _MARGIN - (columns - 1) * _GUTTER) / columns
     most = max(map(len, charts.values()), default=0) * -(-len(runs) // columns)
@@ -69,24 +69,21 @@ def draw_gantts(runs: Mapping[str, Simulation], upto: float | None = None, reque
         for column, name in enumerate(names[first : first + columns]):
             rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
             frame = _Frame(left, left + width, _LABEL + (_TIER_ROOM if asked else 0), row, seconds)
-            d.text(left, y + 6, _fitting(_heading(name, rows, upto), width, 13.5), 13.5, bold=True)
-            bottoms.append(_block(d, rows, frame, y + 22, upto, asked))
+            d.text(left, y + 6, _fitting(_heading(name, rows), width, 13.5), 13.5, bold=True)
+            bottoms.append(_block(d, rows, frame, y + 22, asked))
         y = max(bottoms) + 10
     d.height = _legend(d, charts, y - 4, asked)
-    told = [
-        f"{_heading(name, rows, upto)}. {describe_moment(rows, _end(runs[name]), upto)}"
-        for name, rows in charts.items()
-    ]
+    told = [f"{_heading(name, rows)}. {say_order(rows)}" for name, rows in charts.items()]
     known = [f"Requests: {'; '.join(map(say_request, asked.values()))}."] if asked else []
     return d.picture(" ".join(["Gantt charts on one time axis.", *known, *told]))
 
 
-def _end(run: Simulation) -> float:
-    return max([run.seconds, *(step.start + step.seconds for step in run.steps[-1:])])
-
-
-def _heading(name: str, rows: list[Row], upto: float | None) -> str:
-    return f"{name}: {latency_words(rows, upto)}"
+def _heading(name: str, rows: list[Row]) -> str:
+    """The name, and the mean latency, or how many have finished if not all have."""
+    done = [row for row in rows if row.finished is not None]
+    if not rows or len(done) < len(rows):
+        return f"{name}: {len(done)} of {len(rows)} finished"
+    return f"{name}: mean latency {say_seconds(sum(row.finished - row.arrival for row in done) / len(done))}"
 
 
 def _fitting(text: str, width: float, size: float) -> str:
@@ -95,9 +92,7 @@ def _fitting(text: str, width: float, size: float) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 
 
-def _block(
-    d: Drawing, rows: list[Row], frame: _Frame, y: float, upto: float | None, asked: Mapping[str, Arrival]
-) -> float:
+def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, asked: Mapping[str, Arrival]) -> float:
     """Rows and axis of one run. Returns the y below them."""
     if not rows:
         d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
@@ -106,13 +101,8 @@ def _block(
     _axis(d, frame, y - 2, bottom)
     for row in rows:
         _label(d, row, frame, y, asked.get(row.name))
-        _bar(d, row, frame, y, frame.seconds if upto is None else upto)
+        _bar(d, row, frame, y)
         y += frame.row + _GAP
-    if upto is not None and 0 <= upto < frame.seconds:
-        # A line with a head: the marks of finished requests have none.
-        x, top = number(frame.x(upto)), bottom - len(rows) * (frame.row + _GAP) - 3
-        d.lines(f"M{x} {number(top)}V{number(bottom + 2)}", SERIES[0], 2)
-        d.lines(f"M{x} {number(top + 1)}l-5 -7h10z", "none", fill=SERIES[0])
     return bottom + 24
 
 
@@ -139,14 +129,13 @@ def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | Non
     d.text(frame.left + room / 2, middle, name, size, "middle", bold=True, on=colour)
 
 
-def _bar(d: Drawing, row: Row, frame: _Frame, y: float, upto: float) -> None:
-    """What one sequence did until a time."""
+def _bar(d: Drawing, row: Row, frame: _Frame, y: float) -> None:
+    """What one sequence did."""
     narrow = _NARROW / (frame.right - frame.x(0)) * frame.seconds
     chunks = all(span.end - span.start >= narrow for span in row.spans if span.state == PREFILL)
     for span in row.spans if chunks else joined(row.spans):
-        if span.start < upto:
-            _span(d, row.name, span, frame.x(span.start), frame.x(min(span.end, upto)), y, frame.row)
-    if row.finished is not None and row.finished <= upto:
+        _span(d, row.name, span, frame.x(span.start), frame.x(span.end), y, frame.row)
+    if row.finished is not None:
         x = frame.x(row.finished)
         d.rect(x - 1.5, y - 1, 3, frame.row + 2, INK, title=f"{row.name}: finished")
 
@@ -179,9 +168,7 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
             d.rect(left + 10, top, 3, 18, INK)
         for index, fill in enumerate(fills[state]):
             left = _MARGIN + x + 28 * index
-            d.cell(
-                left, top, 24, 18, fill, framed=state == PREFILL, hatched=float(state == WAITING), pale=tint(NEUTRAL)
-            )
+            d.cell(left, top, 24, 18, fill, framed=state == PREFILL, hatched=state == WAITING, pale=tint(NEUTRAL))
         if state in (HELD, STALLED):
             d.rect(left, top, 24, 18, tint(NEUTRAL))
         if state == STALLED:
@@ -198,44 +185,22 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
     return y + 6
 
 
-_DOES = {
-    "finished": "finished",
-    DECODE: "decoding",
-    PREFILL: "in prefill",
-    HELD: "running without a token",
-    STALLED: "stalled",
-    WAITING: "waiting",
-}
-
-
-def latency_words(rows: list[Row], upto: float | None) -> str:
-    """The mean latency, or how many have finished if not all have."""
-    done = [row for row in rows if row.finished is not None and (upto is None or row.finished <= upto)]
-    if not rows or len(done) < len(rows):
-        return f"{len(done)} of {len(rows)} finished"
-    return f"mean latency {say_seconds(sum(row.finished - row.arrival for row in done) / len(done))}"
-
-
 def say_request(request: Arrival) -> str:
     """What a policy knows of a request."""
     return f"{request.id}, tier {request.tier}{', interactive' if request.is_interactive else ''}"
 
 
-def describe_moment(rows: list[Row], seconds: float, upto: float | None) -> str:
-    """What each request does at a time; at the end, the order in which they finished."""
-    if upto is None or upto >= seconds:
-        order = sorted((row for row in rows if row.finished is not None), key=lambda row: row.finished)
-        rest = [row.name for row in rows if row.finished is None]
-        missing = f" Not finished: {listed(rest, 20)}." if rest else ""
-        return f"Finished in this order: {listed([row.name for row in order], 20)}.{missing}"
-    doing = {state: [row.name for row in rows if row.state_at(upto) == state] for state in _DOES}
-    told = [f"{words}: {listed(doing[state], 20)}" for state, words in _DOES.items() if doing[state]]
-    return f"At {say_seconds(upto)}: {'; '.join(told) or 'no request is in the system'}."
+def say_order(rows: list[Row]) -> str:
+    """The order in which the requests finished."""
+    order = sorted((row for row in rows if row.finished is not None), key=lambda row: row.finished)
+    rest = [row.name for row in rows if row.finished is None]
+    missing = f" Not finished: {listed(rest, 20)}." if rest else ""
+    return f"Finished in this order: {listed([row.name for row in order], 20)}.{missing}"
 
 
 def say_span(span: Span) -> str:
     """What a stretch of time was spent on."""
     steps = f" in {count(span.steps, 'step')}" if span.steps else ""
     tokens = f" of {count(span.tokens, 'token')}" if span.tokens else ""
-    what = span.state if span.state in (PREFILL, DECODE) else _DOES[span.state]
+    what = "running without a token" if span.state == HELD else span.state
     return f"{what}{tokens}{steps}, {say_seconds(span.start)} to {say_seconds(span.end)}"

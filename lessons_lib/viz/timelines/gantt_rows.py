@@ -42,12 +42,6 @@ class Row:
         elif end > start:
             self.spans.append(Span(state, start, end, tokens, steps))
 
-    def state_at(self, time: float) -> str:
-        """What it does at a time: a state, "finished", or "" before it arrives and after the recording ends."""
-        if self.finished is not None and self.finished <= time:
-            return "finished"
-        return next((span.state for span in self.spans if span.start <= time < span.end), "")
-
 
 def gantt_rows(run: Simulation) -> list[Row]:
     """A row for each sequence, in the order of arrival; of a run without steps (static batching), from its times."""

@@ -79,15 +79,6 @@ def test_a_chat_has_the_engines_tokens(app, host):
     assert usage["usage"]["prompt_tokens"] == len(alone.prompt_ids)
 
 
-def test_openais_client_reads_it(host):
-    openai = pytest.importorskip("openai")
-    with openai.OpenAI(base_url=f"http://{host}/v1", api_key="none", max_retries=0) as client:
-        chunks = list(client.chat.completions.create(model="any", stream=True, **CHAT))
-        assert "".join(chunk.choices[0].delta.content for chunk in chunks).strip()
-        with pytest.raises(openai.BadRequestError):
-            client.chat.completions.create(model="any", stream=True, **CHAT | {"max_tokens": -1})
-
-
 def test_one_too_many_is_refused_and_clients_that_leave_give_their_blocks_back(app, host):
     pool = app.engine.scheduler.pool
     readers = [post(host, LONG) for _ in range(2)]

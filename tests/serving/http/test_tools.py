@@ -133,8 +133,7 @@ def test_what_a_client_reads(live, client, written, fields, expected):
 
 
 @pytest.mark.parametrize(
-    "fields, names",
-    [({"tool_choice": "required"}, {"weather", "time"}), ({"tool_choice": NAMED}, {"weather"})],
+    "fields, names", [({"tool_choice": "required"}, {"weather", "time"}), ({"tool_choice": NAMED}, {"weather"})]
 )
 def test_a_grammar_makes_any_model_call(client, fields, names):
     """The bundled model has never seen a tool."""
