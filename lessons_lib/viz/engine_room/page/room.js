@@ -477,7 +477,7 @@ function differences() {
 function compare() {
   const table = $("#question table"),
     heads = differences();
-  if (!table) return;
+  if (!table || scenario === null) return;
   table.hidden = !heads;
   if (!heads) return;
   const rows = compared(run, previous, index, TARGETS, SCENARIOS[scenario].watch);
