@@ -122,13 +122,14 @@ def opened(chromium, site):
     `tab.loaded` lists the files that were asked for."""
     contexts, outside = [], []
 
-    def open_page(address="", wait="first", page="engine_room.html", **options):
+    def open_page(address="", wait="first", page="engine_room.html", never="nothing", **options):
         contexts.append(chromium.new_context(viewport={"width": 1440, "height": 900}, **options))
         tab = contexts[-1].new_page()
         home = serve(site[0])
         tab.route(
             lambda url: not url.startswith(home), lambda route: (outside.append(route.request.url), route.abort())
         )
+        tab.route(f"**/{never}", lambda route: None)
         tab.on("pageerror", lambda error: outside.append(str(error)))
         tab.loaded = []
         tab.on("request", lambda request: tab.loaded.append(request.url.removeprefix(f"{home}/").split("?")[0]))
@@ -174,6 +175,25 @@ def test_the_recording_plays_and_goes_back_while_nothing_else_is_loaded(opened):
     tab.wait_for_function(f"document.body.dataset.step == {step - 1}")
     assert tab.locator("#play").inner_text() == "Play"
     assert re.search(r"[?]?#.*step=", tab.url) is None or f"step={step}" in tab.url
+
+
+def test_a_run_that_waits_for_the_engine_stops_the_picture_of_the_other(opened, site):
+    if not site[1]:
+        pytest.skip("no Pyodide")
+    tab = opened(never="weights.bin")
+    over = tab.locator("#pending")
+    assert over.is_hidden() and tab.locator("main > [inert]").count() == 0
+    tab.get_by_text("thrashing").click()
+    over.get_by_text("Your run starts as soon as the engine has loaded").wait_for()
+    assert tab.locator("main > [inert]").count() == 6 and tab.locator("#knobs").get_attribute("inert") is None
+    step = tab.evaluate("document.body.dataset.step")
+    tab.wait_for_function("document.body.dataset.playing === 'true'")
+    tab.locator("#speed").select_option("0")
+    tab.wait_for_timeout(600)
+    assert tab.evaluate("document.body.dataset.step") == step
+    tab.get_by_role("button", name="reset").click()
+    over.wait_for(state="hidden")
+    tab.wait_for_function(f"document.body.dataset.step > {step}")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])

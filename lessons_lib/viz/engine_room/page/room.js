@@ -127,14 +127,18 @@ async function load() {
   try {
     await ask("start", { texts: begin.prompts, kernels: !location.search.includes("plain") });
   } catch (error) {
+    begin.live = false;
+    say();
     return tell({ kind: "The live engine can't start", text: `${error.message}. The recorded run still plays.` });
   }
   if (worker !== mine) return;
   ready = true;
   if (isRecorded()) await takeOver();
-  else await restart();
+  else await restart(pending);
 }
-const isRecorded = () => run.frames.every((frame, i) => frame === begin.frames[i]) && !Object.keys(changed()).length;
+const isRecorded = () =>
+  run.frames.every((frame, i) => frame === begin.frames[i]) && !Object.keys({ ...changed(), ...own }).length;
+const isPending = () => begin.live && !live && !isRecorded(); // the picture isn't of the run that the reader wants
 async function takeOver() {
   // compute what has been shown, at a step's boundary go on from there
   await ask("reset", wanted());
@@ -149,12 +153,14 @@ async function takeOver() {
   say();
 }
 const wanted = () => ({ ...settings, ...own });
-let generation = 0;
+let generation = 0,
+  pending; // what to restart with, once the engine is ready
 /** A new run from the beginning: the same requests, other knobs. */
 async function restart({ steps = 1, keep = true } = {}) {
   const mine = ++generation;
   saveState();
   tell(null);
+  pending = { steps, keep };
   if (!ready) return say();
   const wasLive = live,
     old = run;
@@ -168,7 +174,7 @@ async function restart({ steps = 1, keep = true } = {}) {
   if (problem?.error) return stop(problem.error);
   for (let i = 1; i <= steps && !stopped && mine === generation; i++) {
     await advance(i === steps);
-    if (i < steps) $("#says").textContent = `computing step ${i} of ${steps}`;
+    if (i < steps && mine === generation && !stopped) tellState(`computing step ${i} of ${steps}`, true);
   }
 }
 /** Another run, at once at a moment of it. */
@@ -210,6 +216,7 @@ async function advance(isShown = true) {
 function stop(error) {
   stopped = true;
   play(false);
+  say();
   tell(error);
 }
 function tell(error) {
@@ -253,14 +260,19 @@ function say() {
       all = took.schedule + took.model + took.update;
     speeds = [...speeds.slice(-19), [made, all]];
     const rate = (1000 * speeds.reduce((a, [n]) => a + n, 0)) / speeds.reduce((a, [, t]) => a + t, 0);
-    $("#says").textContent =
-      `live: scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms, ${Math.round(rate)} tokens/s here`;
-  } else if (live) $("#says").textContent = "live: your browser computes every token";
-  else if (!begin.live) $("#says").textContent = "a recorded run; this copy of the page has no live engine";
-  else
-    $("#says").textContent = isRecorded()
-      ? "a recorded run, while the live engine loads (18 MB)"
-      : "your run starts as soon as the engine has loaded (18 MB)";
+    tellState(
+      `live: scheduler ${(took.schedule + took.update).toFixed(1)} ms, model ${took.model.toFixed(0)} ms, ${Math.round(rate)} tokens/s here`,
+    );
+  } else if (live) tellState("live: your browser computes every token");
+  else if (!begin.live) tellState("a recorded run; this copy of the page has no live engine");
+  else if (isPending()) tellState("Your run starts as soon as the engine has loaded (18 MB)", true);
+  else tellState("a recorded run, while the live engine loads (18 MB)");
+}
+/** `isOver`: the words stand over the picture, which is of another run. */
+function tellState(words, isOver = false) {
+  $("#says").textContent = $("#pending").textContent = words;
+  $("#pending").hidden = !isOver;
+  for (const part of document.querySelectorAll("main > section:not(#words)")) part.inert = isOver;
 }
 function play(on) {
   clearTimeout(timer);
@@ -271,12 +283,12 @@ function play(on) {
   const next = async () => {
     const began = performance.now(),
       speed = Number($("#speed").value);
-    if (!document.hidden) index < run.frames.length - 1 ? show(index + 1, true) : await advance();
+    if (!document.hidden) await forward();
     if (timer) timer = setTimeout(next, speed ? Math.max(0, 1000 / speed - (performance.now() - began)) : 0);
   };
   timer = setTimeout(next, 0);
 }
-const forward = () => (index < run.frames.length - 1 ? show(index + 1, true) : advance());
+const forward = () => isPending() || (index < run.frames.length - 1 ? show(index + 1, true) : advance());
 function pick(what, id = what?.id) {
   picked = what && (what.block !== picked?.block || what.from !== picked?.from || what.id !== picked?.id) ? what : null;
   follow = picked ? (id ?? "") : "";
@@ -334,7 +346,8 @@ function change(wish, then = restart) {
 function send(text) {
   if (!text.trim()) return;
   settings.sent = [...settings.sent, [run.frames.length, text, 60]];
-  if (live) ask("send", text, 60);
+  if (!live) return restart({ steps: run.frames.length + 1 });
+  ask("send", text, 60);
   saveState();
   if (!timer) forward();
 }
