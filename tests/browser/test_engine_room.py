@@ -196,6 +196,14 @@ def test_a_run_that_waits_for_the_engine_stops_the_picture_of_the_other(opened, 
     tab.wait_for_function(f"document.body.dataset.step > {step}")
 
 
+def test_the_figures_stand_beside_knobs_and_pool(opened):
+    tab = opened("?still")
+    tab.set_viewport_size({"width": 1280, "height": 800})
+    tab.get_by_text("thrashing").click()
+    below = "each => document.querySelector(each).getBoundingClientRect().bottom"
+    assert max(tab.evaluate(below, each) for each in ("#figures", "[name=slots]", "#pool canvas")) < 800
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
 def test_the_first_page_plays_the_room_and_is_light(opened, site, width, scheme):
     tab = opened(page="index.html", color_scheme=scheme)

@@ -108,7 +108,7 @@ export function figures(run, index, targets) {
   const span = frame.ms - past.ms || frame.ms,
     rate = (1000 * (sums.out - (past === frame ? 0 : past.sums.out))) / span;
   return [
-    ["tokens per second", Math.round(rate), "the last 100 steps"],
+    ["tokens per second", Math.round(rate), "last 100 steps"],
     [
       "first token (TTFT)",
       ms(percentile(ttft, 0.5)),
@@ -119,16 +119,16 @@ export function figures(run, index, targets) {
       ms(percentile(itl, 0.5)),
       `95 %: ${ms(percentile(itl, 0.95))}, longest ${ms(percentile(itl, 1))}`,
     ],
-    ["goodput", `${((1000 * good) / frame.ms).toFixed(1)} /s`, `${good} of ${sums.done} within the limits`],
+    ["goodput", `${((1000 * good) / frame.ms).toFixed(1)} /s`, `${good} of ${sums.done} within limits`],
     ["cache in use", share(frame.used, blocks), `${frame.used} of ${blocks} blocks`],
-    ["empty slots", share(frame.empty, frame.used * size), `${frame.empty} in blocks that are taken`],
+    ["empty slots", share(frame.empty, frame.used * size), `${frame.empty} in taken blocks`],
     ["computed again", share(sums.again, sums.computed), `${sums.again} of ${sums.computed} tokens`],
     [
       "preemptions",
       sums.preempted,
-      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} cached blocks evicted`,
+      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} blocks evicted`,
     ],
-    ["found in the cache", sums.hit, "tokens not computed"],
+    ["found in the cache", sums.hit, "tokens"],
   ];
 }
 

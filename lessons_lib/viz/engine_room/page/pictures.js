@@ -90,23 +90,23 @@ export function draw(view) {
 const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
 function queue(view, frame) {
-  const { requests, frames, index } = view,
+  const { requests, frames, index, settings } = view,
     before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
   $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} in order` : "none";
   $("#queue div").innerHTML =
     frame.waiting
-      .slice(0, 12)
+      .slice(0, 4)
       .map(([id, tokens, swapped]) => {
         const { words, prompt, tier, most } = requests.get(id),
           lost = frame.preempted.includes(id) || tokens > prompt;
         const state = swapped
           ? `swapped out, ${swapped} blocks`
           : lost
-            ? `lost its blocks: ${tokens} again`
-            : `${prompt} + up to ${most} tokens, tier ${tier}`;
-        return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
+            ? `lost, ${tokens} again`
+            : `${prompt} + up to ${most}${settings.policy === "ageing" ? `, tier ${tier}` : ""}`;
+        return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}" title="a prompt of ${prompt} tokens, up to ${most} in the answer"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
       })
-      .join("") + (frame.waiting.length > 12 ? `<div class="chip more">+ ${frame.waiting.length - 12}</div>` : "");
+      .join("") + (frame.waiting.length > 4 ? `<div class="chip more">+ ${frame.waiting.length - 4}</div>` : "");
 }
 
 function step(view, frame) {
@@ -125,7 +125,7 @@ function step(view, frame) {
         const { words, prompt } = requests.get(id),
           text = escaped(words.slice(start, start + count).join("")),
           hit = frame.cached[id];
-        const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}${count} new` : "";
+        const what = count > 1 || start < prompt - 1 ? `${hit ? `${hit} found, ` : ""}+${count}` : "";
         const marked = picked?.id === id && picked.to > start && picked.from < start + count ? "marked" : "";
         return `<div class="${away(view, id)} ${marked}" data-id="${id}" data-from="${start}" data-to="${start + count}" style="flex:${count} 1 0;${style(id)}" title="${id}: ${text}"><b>${id}</b> ${what}<br>${text}</div>`;
       })
@@ -263,7 +263,7 @@ function pool(view, frame) {
         label = `${block}${list.length === 1 && w > 44 ? ` ${list[0][0]}` : ""}`,
         wide = g.measureText(label).width + 4,
         isOver = filled > wide,
-        isBeside = !isOver && filled + wide <= w;
+        isBeside = list.length < 2 && !isOver && filled + wide <= w;
       g.fillStyle = isOver ? colors(list[0][0])[1] : token("--ink");
       if (list.length && !isOver && !isBeside)
         ((g.strokeStyle = token("--empty")), (g.lineWidth = 3), g.strokeText(label, x + 3, y + 11));
