@@ -26,8 +26,8 @@ class GPUHybridRunner(GPUModelRunner):
     Attributes:
         packed: takes the place of the stateful layers in a pass.
         fast: of those, the layers that take a whole row.
-        slots: of the states of a captured step, int64 [largest size]; PADDING for sequences that are none.
         parts: modules that are compiled, each on its own: dozens of small kernels become a few.
+        slots: of the states of a captured step, int64 [largest size]; PADDING for sequences that are none.
         rows: of its tokens, int64 [largest size]; `ones` and `zeros` are the lengths and `fresh` of its pieces.
     """
 

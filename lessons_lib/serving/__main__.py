@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{error}\n`python -m lessons_lib.serving --help` lists all options.", file=sys.stderr)
         return 2
     if not (wanted.settings.is_local or wanted.settings.api_keys):
-        print(f"Whoever reaches {wanted.settings.host} can use this server: it has no --api-key.", file=sys.stderr)
+        print(f"Any client of {wanted.settings.host} can use this server: it has no --api-key.", file=sys.stderr)
     try:
         serve(wanted.recipe, wanted.settings, wanted.engine, until_stdin_closes=wanted.until_stdin_closes)
     except (OSError, ModelNotFound, DamagedModel, UnsupportedModel, EngineDead, MemoryError, ValueError) as error:

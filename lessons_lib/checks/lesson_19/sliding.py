@@ -8,10 +8,10 @@ from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Exercise
 
 PARTS = {
-    "needed": "Needed are the blocks from the first token that the step's first token sees to the step's last token. "
+    "needed": "`needed` has the blocks from the first token that the step's first token sees to the step's last token. "
     "The token at position p sees p - window + 1 to p.",
-    "behind": "Behind are the held blocks before the first needed one.",
-    "new": "New are the needed blocks behind those that are held.",
+    "behind": "`behind` has the held blocks before the first needed one.",
+    "new": "`new` has the needed blocks after the held ones.",
 }
 
 
@@ -112,13 +112,13 @@ A sequence gives up only blocks that it holds. In its first step, `held` is empt
 = behind = range(held.start, first)
 or
 = behind = range(0, first)
-It gave up the first blocks long ago. Behind are only held blocks.
+It gave up the first blocks long ago. `behind` has only held blocks.
 = behind = range(0, min(first, held.stop))
 All held blocks that are still needed stay. Only those before the first needed one are behind.
 = behind = held
 New are only the blocks that `held` doesn't have.
 = new = needed
-New blocks begin behind the held ones, but not before the first needed one: what is behind the window isn't allocated.
+New blocks begin after the held ones, but not before the first needed one: what is behind the window isn't allocated.
 = new = range(held.stop, needed.stop)
 Return `needed` as a range: the next step gets it as `held`.
 = return [*needed], behind, new
