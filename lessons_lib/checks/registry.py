@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lessons_lib.checks.exercise import Exercise, Question
+from lessons_lib.checks.exercise import Exercise, Question, questions
 
 
 class UnknownExercise(LookupError):
@@ -31,7 +31,7 @@ def exercises_of(lesson: str) -> list[Exercise]:
 
 
 def quiz_of(lesson: str) -> tuple[Question, ...]:
-    return tuple(_quiz_module(lesson).QUIZ)
+    return tuple(questions(_quiz_module(lesson).QUIZ))
 
 
 def slips_of(key: str) -> dict[float, str]:

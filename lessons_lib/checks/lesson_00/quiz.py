@@ -1,7 +1,5 @@
 """The quiz of lesson 00."""
 
-from lessons_lib.checks.exercise import Choice, Question
-
 SLIPS = {
     "00.a": {
         390: "30 passes over A's 13 prompt tokens. Each pass is one token longer than the one before.",
@@ -21,61 +19,38 @@ SLIPS = {
         512: "That is a key, or a value, in one layer.",
     },
 }
-QUIZ = [
-    Question(
-        "With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does "
-        "the model compute?",
-        (
-            Choice("110", "That is 20 + 21 + 22 + 23 + 24, the count without a cache."),
-            Choice("25", "The fifth new token is chosen, but no pass reads it."),
-            Choice(
-                "24",
-                "The prefill computes 20 and gives the first new token. Each of the other four takes a decode step, "
-                "which computes one.",
-                right=True,
-            ),
-            Choice("5", "That is the number of passes. The prefill is one of them, and it computes the whole prompt."),
-        ),
-    ),
-    Question(
-        "The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 "
-        "more tokens to that text. What is the minimum number of tokens the model must compute to choose the next one?",
-        (
-            Choice(
-                "21",
-                "The 50th new token was chosen but never fed, so it isn't in the cache. One pass computes it and the "
-                "20 tokens after it.",
-                right=True,
-            ),
-            Choice(
-                "20",
-                "The cache holds 149 tokens, not 150. The last token of an answer is chosen, but no pass reads it.",
-            ),
-            Choice(
-                "1", "That would be a decode step. But the user added 20 tokens, and the model has read none of them."
-            ),
-            Choice(
-                "170",
-                "Appending text doesn't change the keys and values of the old tokens, so they needn't be computed "
-                "again.",
-            ),
-        ),
-    ),
-    Question(
-        "The cache holds a text of 100 tokens. Now the user replaces the 40th token by another one. Whose keys and "
-        "values are still right, in every layer?",
-        (
-            Choice(
-                "Those of the 99 other tokens",
-                "The tokens after the 40th have seen it, so from the second layer on their vectors depend on it, and "
-                "so do their keys and values.",
-            ),
-            Choice(
-                "Those of the 39 tokens before it",
-                "A token sees only itself and earlier tokens. The tokens before the 40th have never seen it.",
-                right=True,
-            ),
-            Choice("None", "The first 39 tokens see only each other. Nothing that they depend on has changed."),
-        ),
-    ),
-]
+
+QUIZ = """
+With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does the model
+compute?
+- 110
+  That is 20 + 21 + 22 + 23 + 24, the count without a cache.
+- 25
+  The fifth new token is chosen, but no pass reads it.
++ 24
+  The prefill computes 20 and gives the first new token. Each of the other four takes a decode step, which computes one.
+- 5
+  That is the number of passes. The prefill is one of them, and it computes the whole prompt.
+
+The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 more
+tokens to that text. What is the minimum number of tokens the model must compute to choose the next one?
++ 21
+  The 50th new token was chosen but never fed, so it isn't in the cache. One pass computes it and the 20 tokens after
+  it.
+- 20
+  The cache holds 149 tokens, not 150. The last token of an answer is chosen, but no pass reads it.
+- 1
+  That would be a decode step. But the user added 20 tokens, and the model has read none of them.
+- 170
+  Appending text doesn't change the keys and values of the old tokens, so they needn't be computed again.
+
+The cache holds a text of 100 tokens. Now the user replaces the 40th token by another one. Whose keys and values are
+still right, in every layer?
+- Those of the 99 other tokens
+  The tokens after the 40th have seen it, so from the second layer on their vectors depend on it, and so do their keys
+  and values.
++ Those of the 39 tokens before it
+  A token sees only itself and earlier tokens. The tokens before the 40th have never seen it.
+- None
+  The first 39 tokens see only each other. Nothing that they depend on has changed.
+"""
