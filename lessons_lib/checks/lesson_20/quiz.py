@@ -1,12 +1,10 @@
 """The quiz of lesson 20."""
 
-SLIPS = {
-    "20.a": {
-        2.4: "That's the copy in µs. How often does it go into the time of computing?",
-        5.1: "That's with 26 GB/s, half the bus.",
-        1.4: "That's the disk, with 7 GB/s.",
-    },
-}
+SLIPS = """
+20.a 2.4: That's the copy in µs. How often does it go into the time of computing?
+20.a 5.1: That's with 26 GB/s, half the bus.
+20.a 1.4: That's the disk, with 7 GB/s.
+"""
 
 QUIZ = """
 A prompt's blocks are a, b, c and d. The pool has a and c, the host d, and b on the disk is damaged. How many blocks
