@@ -73,8 +73,7 @@ TASK = Task(
     known=mistakes("""
         `block_size` is an argument: it isn't always 16.
         = return request.prompt_tokens <= 16 * (num_free - soon)
-        or
-        = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
+        or = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
         """),
     about={
         **dict.fromkeys(

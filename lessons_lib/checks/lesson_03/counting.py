@@ -41,8 +41,7 @@ TASK = Task(
     known=mistakes("""
         The two arguments are swapped: divide the tokens by `block_size`.
         = return -(-block_size // num_tokens) if num_tokens else 0
-        or
-        = return (block_size + num_tokens - 1) // num_tokens
+        or = return (block_size + num_tokens - 1) // num_tokens
         """),
     clear=0.8,
     about={"returned": about},

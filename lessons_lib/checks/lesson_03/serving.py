@@ -179,8 +179,7 @@ TASK = Task(
         The request admitted last returns *all* its blocks and starts over: `release()` its table. `pool.free` alone
         leaves the table as it was.
         - last.table.release()
-        or
-        ~ last.table.release() => pool.free(last.table.blocks)
+        or ~ last.table.release() => pool.free(last.table.blocks)
         A request with room in its last block needs no free one. Another gives up its blocks only after an `append` has
         raised OutOfBlocks.
         - running[grown].table.append()

@@ -159,8 +159,7 @@ MISTAKES = """
 Return the logits of *every* token. The caller picks what it needs.
 - return
 + return [part[-1] for part in torch.split(logits, lengths)]
-or
-- return
+or - return
 + return [part[-1:] for part in torch.split(logits, lengths)]
 The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
 - ).logits[0]

@@ -99,8 +99,7 @@ You count through the row. Positions start again in every sequence, at its cache
 ~ positions=tags.positions => positions=torch.arange(sum(lengths))
 Off by one: positions count from 0, so after 2 cached tokens comes position 2.
 ~ positions=tags.positions => positions=tags.positions + 1
-or
-~ positions=tags.positions => positions=tags.positions - 1
+or ~ positions=tags.positions => positions=tags.positions - 1
 All new tokens of a sequence have the same position. Count up from its cached length.
 ~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)[tags.seq_ids]
 You added the token's index in the row. Add its index in the sequence's own part.
@@ -120,8 +119,7 @@ each sequence ends.
 + logits_index=torch.tensor([sum(new_tokens, []).index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64),
 The row keeps the order of the sequences, and of their tokens: don't sort.
 ~ for token in tokens], => for token in sorted(tokens)],
-or
-~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
+or ~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
 These are the lengths themselves. Take their running sum, with a 0 in front.
 ~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor([0, *lengths])
 The row has only the new tokens. You added the cached ones, too.

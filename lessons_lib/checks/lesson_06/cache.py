@@ -131,15 +131,13 @@ offsets] = rows`, or with slots, `tensor.flatten(0, 1)[slot_mapping] = rows`.
 The first axis of `self.keys[layer]` counts blocks. A slot is an index in the flattened view, `flatten(0, 1)`.
 - cache.flatten
 + cache[slot_mapping] = new
-or
-- cache.flatten
+or - cache.flatten
 + cache[slot_mapping, 0] = new
 You wrote to consecutive slots. They come in any order: token t has its own, `slot_mapping[t]`.
 - cache.flatten
 + first = int(slot_mapping[0])
 + cache.flatten(0, 1)[torch.arange(first, first + len(new)) % (self.num_blocks * self.block_size)] = new
-or
-- cache.flatten
+or - cache.flatten
 + cache.flatten(0, 1)[slot_mapping.min() : slot_mapping.max() + 1] = new
 The tokens stay in the order of `slot_mapping`. Don't sort it.
 - cache.flatten

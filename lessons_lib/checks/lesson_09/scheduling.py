@@ -152,10 +152,8 @@ Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out o
 A sequence that has run before wants known − computed: its answer so far is known, too, and some of its tokens may be
 in the cache.
 = wanted = len(sequence.prompt_ids)
-or
-= wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
-or
-= wanted = sequence.num_tokens
+or = wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
+or = wanted = sequence.num_tokens
 """
 
 TASK = Task(

@@ -137,10 +137,8 @@ A tuple (length, arrival) looks at the arrival only if two are equally long, so 
 Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add seconds to the
 arrival time instead: few for a short request, up to `patience` for a long one.
 = return sequence.arrival_time // self.patience, answer
-or
-= return int(sequence.arrival_time) + self.patience * answer / 512
-or
-= return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
+or = return int(sequence.arrival_time) + self.patience * answer / 512
+or = return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
 """
 
 TASK = Task(

@@ -105,8 +105,7 @@ It is copied from the block that was in the table. Read it before you put the ne
 ~ BlockCopy(COPY, source, target) => BlockCopy(COPY, sequence.blocks[index], target)
 `index` is a place in the table, not a block: the block is `sequence.blocks[index]`.
 ~ source = sequence.blocks[index] => source = index
-or
-~ COPY, source => COPY, index
+or ~ COPY, source => COPY, index
 The sequence no longer uses the old block, so it has to be freed, once.
 - pool.free([source])
 Allocate the new block before you change anything else: if there is none, the sequence must still have its old one.
@@ -114,15 +113,12 @@ Allocate the new block before you change anything else: if there is none, the se
 - pool.free([source])
 + pass
 ~ sequence.blocks[index] = target => pool.free([source]); (target,) = pool.allocate(1); sequence.blocks[index] = target
-or
-= source = sequence.blocks.pop(index)
+or = source = sequence.blocks.pop(index)
 ~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
 Free the block that was in the table, and no other.
 ~ pool.free([source]) => pool.free([source, *(each for each in sequence.blocks if each != target)])
-or
-~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
-or
-~ pool.free([source]) => pool.free([target])
+or ~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
+or ~ pool.free([source]) => pool.free([target])
 `pool.is_writable` has said that it may not write to this block: copy it, and return a `BlockCopy`, in any case.
 - source = sequence.blocks[index]
 + return None
@@ -131,12 +127,10 @@ reads it.
 - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1: return None
-or
-- source = sequence.blocks[index]
+or - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
-or
-- source = sequence.blocks[index]
+or - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1:
 +     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)

@@ -105,15 +105,13 @@ MISTAKES = """
 A weight is [outputs, inputs], so the outputs are its *rows* in memory: `weight[...]` for colwise, `weight[:, ...]` for
 rowwise. The names come from x @ W, where W is the transposed weight.
 ~ "colwise" => "rowwise"
-or
-~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
+or ~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
 ~ weight[own].clone(), None if bias is None => weight[:, own].clone(), None if bias is None
 ~ weight[:, own].clone(), None if bias is None or => weight[own].clone(), None if bias is None or
 Both cuts give you the same part. `cut`, "colwise" or "rowwise", says which side to divide: the outputs for colwise,
 the inputs for rowwise.
 ~ cut == "colwise" => True
-or
-~ cut == "colwise" => False
+or ~ cut == "colwise" => False
 `F.linear` transposes the weight itself: a part stays [outputs, inputs].
 ~ weight[own].clone() => weight[own].T.clone()
 ~ weight[:, own].clone() => weight[:, own].T.clone()

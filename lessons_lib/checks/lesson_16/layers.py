@@ -214,11 +214,9 @@ Attention and the MLP each end with a sum over all processes, and the norm befor
 attention: one sum isn't enough. (In the layer's output, the residual would count for every process.)
 - for linear in second:
 + for linear in second[:1]:
-or
-- for linear in second:
+or - for linear in second:
 + for linear in second[1:]:
-or
-- for linear in second:
+or - for linear in second:
 - linear.register_forward_hook
 + layer.register_forward_hook(lambda module, inputs, output: all_reduce(output))
 A matrix returns a tensor, so a hook on it returns a tensor, too, and no tuple.
@@ -234,8 +232,7 @@ What a hook returns takes the place of the module's output. Yours returns None, 
 ~ all_reduce(output) => all_reduce(output) is None or None
 A hook is called with three arguments: the module, its inputs, and its output.
 ~ lambda module, inputs, output => lambda module, output
-or
-~ lambda module, inputs, output: all_reduce(output) => all_reduce
+or ~ lambda module, inputs, output: all_reduce(output) => all_reduce
 `self_attn` returns a tuple, the result and the attention weights, and the layer takes the first. A hook on it must
 return a tuple of two as well.
 - for linear in second:

@@ -144,13 +144,11 @@ That is the mean: the sum is wanted.
 N, here {N}, needn't divide n, here {n}. `torch.chunk` may return fewer than N parts; `tensor_split` returns N, some of
 them shorter or empty.
 ~ tensor_split(size) => chunk(size)
-or
-= parts = list(tensor.flatten().split(-(-tensor.numel() // size)))
+or = parts = list(tensor.flatten().split(-(-tensor.numel() // size)))
 N, here {N}, needn't divide n, here {n}. With n // N elements each, the last ones are in no part: parts may differ by
 one in length.
 = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
-or
-= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
+or = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
 = return torch.cat([*parts, tensor.flatten()[tensor.numel() // size * size :]]).view(tensor.shape)
 """
 

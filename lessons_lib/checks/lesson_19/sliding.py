@@ -110,8 +110,7 @@ The window moves on by tokens, not by blocks: the first needed block is that of 
 = first = max(0, num_computed_tokens // block_size - window // block_size)
 A sequence gives up only blocks that it holds. In its first step, `held` is empty, so nothing is behind.
 = behind = range(held.start, first)
-or
-= behind = range(0, first)
+or = behind = range(0, first)
 It gave up the first blocks long ago. `behind` has only held blocks.
 = behind = range(0, min(first, held.stop))
 All held blocks that are still needed stay. Only those before the first needed one are behind.
