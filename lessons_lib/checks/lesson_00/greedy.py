@@ -9,9 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Known, Task, Watch, is_tensor, mistakes
 from lessons_lib.checks.diagnosis.own_passes import own_passes
-from lessons_lib.checks.diagnosis.watching import is_tensor
 from lessons_lib.checks.exercise import Exercise, short
 from lessons_lib.models.tiny_models import tiny_model
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 
 class Case(NamedTuple):
@@ -177,11 +176,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="00.2",
     title="the KV cache",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "The model's layers call `update` in turn, pass after pass. What must layer 0 find when its second call comes, "
         "that layer 1 must not?",

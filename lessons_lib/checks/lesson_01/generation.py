@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Differs, Task, Watch, is_tensor, mistakes
 from lessons_lib.checks.diagnosis.own_passes import Pass, TooManyPasses, own_passes
-from lessons_lib.checks.diagnosis.watching import Differs, is_tensor
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.models.tiny_models import tiny_model
 
 # Families with absolute positions, in which a shifted row gives another answer, come first.
@@ -267,11 +266,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="01.2",
     title="the loop for one wave",
-    reference=TASK.reference,
-    test=TASK,
     points=4,
     hints=(
         "Every pass adds one column to the whole wave, but each row finishes on its own. So keep what the wave shares "

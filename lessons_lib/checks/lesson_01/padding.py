@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import short
 
 PAD = 9  # not 0, so that a hard-coded 0 shows
 Case = tuple[list[list[int]], int]
@@ -122,11 +121,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="01.1",
     title="pad to a rectangle",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which length do all rows get, and how many cells does a prompt of 3 tokens lack if the longest has 5? Don't "
         "look for padding tokens in the rows: you know where they are when you put them there.",

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[list[list[int]], int]  # of each row, the positions of its new tokens; and num_keys
 
@@ -78,11 +77,9 @@ TASK = Task(
     about={"returned": about},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="02.1",
     title="a mask for every row",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which columns may a token at position 3 see? Write it as a comparison between two numbers. Then do it for "
         "all tokens and columns at once.",

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from random import Random
 
 from lessons_lib.checks.diagnosis import Task, calls, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import is_tensor, is_whole
 
 
@@ -47,11 +46,9 @@ TASK = Task(
     about={"returned": about},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.6",
     title="how many blocks (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Divide, and round up: a partly filled block is a block, too. If there is no remainder, there is nothing "
         "to round.",

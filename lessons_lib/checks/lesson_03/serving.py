@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
@@ -197,11 +196,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.3",
     title="the step, in blocks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write three loops, one for each point, and test each with the table in the text. The second is the hard "
         "one: the list gets shorter while you go over it, so a `for` loop over `running` won't do.",

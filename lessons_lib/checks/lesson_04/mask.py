@@ -8,7 +8,6 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, Tags
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, str]  # queries and keys, such as "A1 B0": A's token at position 1, B's at 0; P is padding
 PAIRS = "`queries.positions[:, None]` is [queries, 1], and comparing it with [keys] gives [queries, keys]: all pairs."
@@ -143,11 +142,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="04.1",
     title="the mask from three comparisons",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Start with the sequence ids, for one query: compare its id with the ids of all keys. That's one row of "
         "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",

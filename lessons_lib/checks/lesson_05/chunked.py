@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.serving import Case, random_case, run, smaller, tell
 
 
@@ -63,11 +62,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.3",
     title="prompts in chunks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "First decide how many tokens each request gets, as a list of ints. Then the rest is your step from 05.2, with "
         "two changes: the row has only a part of what is left, and not every request gets a token.",

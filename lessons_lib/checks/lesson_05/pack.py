@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, is_tensor, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 
 Case = tuple[list[list[int]], list[int]]  # new tokens of each sequence, and how many each has in the cache
@@ -176,11 +174,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.1",
     title="one row without padding",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which single list, computed once, do all fields but `input_ids` follow from, together with `cached_lens`?",
         "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` gives "

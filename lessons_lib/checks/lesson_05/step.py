@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.serving import Case, random_case, run, smaller, tell
 
 
@@ -67,11 +66,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.2",
     title="one step of the ragged batch",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "No `if` is needed for prefill or decode: one slice of a request's known tokens gives its part of the row. "
         "When the row is computed, what has changed for each request, and what for the batch?",

@@ -6,10 +6,7 @@ from typing import Any
 import torch
 
 from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, brief
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, brief, is_tensor, mistakes
 
 NONE = float("-inf")
 FIELDS = ("maximum", "total", "output")
@@ -178,11 +175,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.2",
     title="a softmax, one block at a time",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Before you can add two sums, both must have the same score subtracted. Which one do the old sums have, "
         "and which one will the new ones have? If you get NaN: it is the difference of two infinities, and "

@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.operators import Operators
 from lessons_lib.models.configuration import KVShape
 from lessons_lib.models.tiny_models import tiny_model
@@ -195,11 +193,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.1",
     title="a cache in blocks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "`read` indexes a tensor with a whole list, on the right of `=`. What does such an index do on the left of "
         "`=`? (You need no division: flatten first.)",

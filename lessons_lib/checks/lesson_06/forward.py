@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from lessons_lib.attention.hf_backend import PagedPass
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.cache import contents, names_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape
@@ -166,11 +164,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.4",
     title="the function a model calls (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "A new token attends to itself as well. What must have happened to its key before `attend` reads the cache?",
         "The layer's index is `module.layer_idx`. Write `key` and `value` without their first axis, "

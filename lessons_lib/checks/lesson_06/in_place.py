@@ -5,9 +5,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.in_place_probes import one_block_at_a_time, reads_filled_slots_only
 from lessons_lib.measuring.random_batches import random_row
 
@@ -181,11 +179,9 @@ TASK = Task(
     probes=(one_block_at_a_time, reads_filled_slots_only),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.3",
     title="paged attention",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "For block i of the table: at which position is its first key, and how many of its slots hold tokens? And "
         "at which position is query j of Q? These three numbers say what to read and what to hide.",

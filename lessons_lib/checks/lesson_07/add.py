@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.kernels import RACE_WITHIN, ranges, stored_anywhere, touched
 
 UNTOUCHED = -7.0
@@ -194,11 +192,9 @@ TASK = Task(
     probes=(compiles(tensors(), kernel=lambda attempt: attempt),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.1",
     title="addition, one tile per program",
-    reference=TASK.reference,
-    test=TASK,
     points=1,
     hints=(
         "Start from `double_kernel`. Which of its lines touch memory, and which offsets of program 2 would be wrong "

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near, tokens_loaded
 from lessons_lib.checks.diagnosis.mistakes import Known, patched
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import run_through
 from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, SPREAD, PagedSequence, far_block
 from lessons_lib.kernels.simple_paged import add_keys, decode_heads_kernel, single_head_kernel
@@ -261,11 +260,9 @@ TASK = Task(
     ),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.2",
     title="attention over a block table",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     points=4,
     hints=(

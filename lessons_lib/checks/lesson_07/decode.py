@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.kernels import RACE_BETWEEN, RACE_WITHIN, cells, ranges, stored_anywhere, touched
 
 BLOCK_SIZE, HEAD_DIM, SCALE = 4, 16, 0.4
@@ -305,11 +303,9 @@ TASK = Task(
     probes=(compiles(*map(for_the_compiler, (torch.float32, torch.float16)), kernel=lambda attempt: attempt),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.3",
     title="all sequences, all heads",
-    reference=TASK.reference,
-    test=TASK,
     points=3,
     time_limit=10.0,
     hints=(

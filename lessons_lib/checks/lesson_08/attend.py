@@ -11,7 +11,7 @@ import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, multiplies_well, near, tokens_loaded
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import run_through
 from lessons_lib.checks.lesson_08.key_range import SCALE, Case, counted_softmax, iterations, launched_with, range_kernel
 from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, far_block
@@ -261,11 +261,9 @@ TASK = Task(
     ),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.2",
     title="a group of heads, a tile of keys",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=20.0,
     points=4,
     hints=(

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near, refuse_other_tiles
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.kernels.group_decode import merge_kernel
 from lessons_lib.measuring.ablations import with_functions
 
@@ -135,11 +134,9 @@ TASK = Task(
     probes=(compiles(for_the_compiler(), kernel=lambda attempt: with_functions(merge_kernel, merge_splits=attempt)),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.3",
     title="splits merged",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     points=3,
     hints=(

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, refuse_other_tiles
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_08.key_range import launched_with
 from lessons_lib.kernels.group_decode import attend_keys, decode_groups_kernel
 from lessons_lib.measuring.ablations import with_functions
@@ -163,11 +162,9 @@ TASK = Task(
     probes=(compiles(launched_with(torch.float32), kernel=called),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.1",
     title="where the keys of a tile are",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     hints=(
         "Lesson 07 looked up one block per iteration. Here `position` is a tile, and so is everything that follows "

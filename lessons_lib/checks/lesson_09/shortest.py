@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence
 
 MOST = 512  # tokens of the longest prompt, and of the longest answer expected
@@ -157,11 +156,9 @@ TASK = Task(
     clear=0.75,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="09.3",
     title="a policy of your own",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Let each sequence rank as if it had arrived later than it did. How much later may the longest one be, so "
         "that none overtakes it that arrived more than `patience` after it? And the shortest?",

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -254,11 +253,9 @@ TASK = Task(
     about={"returned": KNOWN[0].why},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.3",
     title="swap or recompute",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Draw time against tokens: one line for swapping, one for recomputing. Which of the two lines starts at 0, "
         "if the step runs anyway?",

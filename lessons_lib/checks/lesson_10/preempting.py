@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -241,11 +239,9 @@ TASK = Task(
     | {f"{name}.{key}": STAYS for name in "ABCDZ" for key in KEPT},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.2",
     title="preempt",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Follow F through the first try: preempted, waiting, admitted again. Which of its attributes still says "
         "what was true before? Then go through the two ways in which victims differ: which lines assume that "

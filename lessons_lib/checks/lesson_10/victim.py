@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.scheduling.policies import ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 
@@ -157,11 +155,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.1",
     title="the victim",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Suppose that C, which the policy serves last, isn't the victim but B is, and C is the one that needs the "
         "block. What happens then? And what if C needs the block and is the victim?",

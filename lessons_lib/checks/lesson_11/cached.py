@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -188,11 +187,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.2",
     title="starting from what is cached",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "When is a copy made at all? Only then it matters which blocks are free. And which of the free ones will "
         "still be free once the sequence has its blocks?",

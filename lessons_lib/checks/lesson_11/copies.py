@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -178,11 +176,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.3",
     title="copy before a write",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which of the pool's methods changes the count of a block by one, and which of them may raise? What may "
         "have changed by then? The pool itself knows what becomes of a block that no table contains.",

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
+from lessons_lib.checks.exercise import short
 
 PARENT, OTHER = hashlib.sha256(b"a parent").digest(), hashlib.sha256(b"another parent").digest()
 WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
@@ -255,11 +254,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.1",
     title="the hash of a block",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "SHA-256 takes bytes, and you have 32 bytes and a list of ints. How can ints become bytes so that [1, 12] "
         "and [11, 2], or 1 and 65,537, don't become the same?",

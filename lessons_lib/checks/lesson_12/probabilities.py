@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_03.books import counted
 
 HALVES, MIXED = [0.5, 0.3, 0.15, 0.05], [0.15, 0.5, 0.05, 0.3]
@@ -262,11 +260,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.2",
     title="what to draw from",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of the "
         "rank itself, or of a running sum.",

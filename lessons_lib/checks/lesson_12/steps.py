@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.engine.core import StepFailed
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
@@ -305,11 +304,9 @@ TASK = Task(
     about={"returned": about_end, CALLED: about_calls},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.3",
     title="a step, whole or failed",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which of the calls can fail because of the model or the memory, so that they belong in the `try`? And if "
         "nothing is scheduled and copying fails: which requests were the copies for?",

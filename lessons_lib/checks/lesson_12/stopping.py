@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, calls, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, tuple[str, ...]]
 
@@ -141,11 +140,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.4",
     title="what can be shown (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two questions, one after the other. Is a complete stop string anywhere in the text? If not, does the text end "
         "with the beginning of one?",

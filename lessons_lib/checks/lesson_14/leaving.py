@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.fake_client import (
     ACCEPTED,
     IN_STREAM,
@@ -302,11 +301,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.3",
     title="a client that leaves",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place only. "

@@ -5,9 +5,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, outcome, play, settle
 
 WAIT = "Wait for an `asyncio.Event` that `put` and `close` set."
@@ -317,11 +316,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.1",
     title="the mailbox of a stream",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "An event says that there may be news, not what it is. Items stay in the list until the reader itself takes "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
 from lessons_lib.checks.lesson_14.virtual_loop import accident, noticing, play, settle, state_of
 
@@ -301,11 +301,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.2",
     title="the owner's loop",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the thread "

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import frozen
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, frozen, mistakes
 
 Case = tuple[dict[str, Any], list[int]]
 OLD = "output_token_ids"
@@ -190,11 +187,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.2",
     title="a stream that goes on",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Answer two questions in this order. Which tokens does the completion have in all? And is it complete?",
         'The new request differs from the old one in one field only: `{**request, "name": value}` is a copy of a '

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.serving.router import Replica
 
 PROMPT, OTHER = "abcdefgh", "stuvwxyz"  # blocks of the prompt, and of others
@@ -261,11 +259,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.1",
     title="which replica",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two questions, one after the other. Which replica would save the most? And is it too busy? You need two "
         "replicas for that: the best one, and the least loaded one.",

@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
 
 
 class Case(NamedTuple):
@@ -166,11 +164,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="16.1",
     title="the two cuts of a matrix",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write down the shapes for a weight of [4, 6] and two processes, and multiply by an x of six elements. "
         "Then do it once more with a bias of four ones: where does a 2 come out?",

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
 from lessons_lib.checks.diagnosis.kernels import near
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_16.together import together
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.tensor_parallel import CUTS
@@ -301,11 +300,9 @@ TASK = Task(
     about=dict(about()),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="16.3",
     title="a layer in parts",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Go through the two formulas from the inside out. For each matrix: is its input whole in every process, or "
         "does each process have only its own part? And is its output complete, or a part of a sum?",

@@ -6,9 +6,8 @@ from math import isfinite
 from random import getstate
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake
 
 MOST_WAYS = 3000
 
@@ -251,11 +250,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="18.3",
     title="accept or redraw",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Begin with one guess. It is x with probability q(x), and should be with p(x). Where q(x) is larger, accept "
         "only a part of the x's. Which tokens are missing then, and how many of each?",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.engine.draft_lengths import Guess
 
 
@@ -301,11 +300,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="18.1",
     title="guess by n-grams",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two steps. Count once: for each context of 1 to `longest` tokens in the texts, how often each token followed "
         "it. Then guess: look for the last tokens of the text among the contexts, the longest first.",

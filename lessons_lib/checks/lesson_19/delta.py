@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 K, V, SLOTS = 2, 3, 6
 Case = list[list[tuple[int, int, bool]]]  # the segments of each row
@@ -167,11 +166,9 @@ TASK = Task(
     },
 )  # fmt: skip
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="19.1",
     title="the step of a state",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write it for one sequence first: a loop over its tokens, with the four lines of the text. Then ask what a "
         "segment begins with, and where its last state goes.",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 PARTS = {
     "needed": "`needed` has the blocks from the first token that the step's first token sees to the step's last token. "
@@ -137,11 +136,9 @@ TASK = Task(
     about={"returned": broken},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="19.2",
     title="the blocks of a window",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which tokens does the first token of the step see? Which block has the first of them? And which block has the "
         "last token of the step?",
