@@ -168,8 +168,7 @@ can start
 ~ if not budget or => if budget <= 1 or
 `self.admit` does all three
 ~ self.admit(scheduler_output, sequence) => self.running.append(sequence)
-or
-~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
+or ~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
 tokens, and the limit is
 ~ min(wanted, budget) => wanted
 gets all it wants
