@@ -2,10 +2,9 @@
 
 import torch
 
-from answers import Wrong
+from answers import Wrong, rights, slips
 from lessons_lib.batching.continuous_batching import serve
 from lessons_lib.batching.slot_cache import cache_mask
-from lessons_lib.checks.diagnosis import mistakes
 
 
 def mask_by_loops(positions, num_keys):
@@ -140,11 +139,6 @@ the `prompt_ids` of A have changed
 ~ num_computed_tokens = end => num_computed_tokens = end; request.prompt_ids.append(0)
 """
 
-
-def slips(reference, text):
-    return [Wrong(known.patch.split("\n")[0], known.attempt(reference), known.why) for known in mistakes(text)]
-
-
 WRONG = {
     "02.1": [
         Wrong("keeps masks by shape", remembers_masks, "should be False; yours is True"),
@@ -183,5 +177,5 @@ Tuples are as good as lists.
 
 RIGHT = {
     "02.1": [mask_by_loops, mask_from_a_triangle],
-    "02.2": [*(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
+    "02.2": rights(serve, RIGHT_LOOPS),
 }

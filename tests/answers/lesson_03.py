@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from answers import Wrong
-from lessons_lib.checks.diagnosis import mistakes
+from answers import rights, slips
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks
 from lessons_lib.kv_cache.block_table import BlockTable
@@ -355,16 +354,6 @@ all of them are exactly full
 a remainder needs one block
 = return (num_tokens + block_size - 1) // block_size + (num_tokens % block_size > 0)
 """
-
-
-def slips(reference, text, **names):
-    patches = mistakes(text, **names)
-    return [Wrong(known.patch.split("\n")[-1], known.attempt(reference), known.why) for known in patches]
-
-
-def rights(reference, text, **names):
-    return [known.attempt(reference) for known in mistakes(text, **names)]
-
 
 WRONG = {
     "03.1": slips(BlockTable, TABLES),
