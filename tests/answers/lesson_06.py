@@ -12,23 +12,19 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 CACHES = """
 A block and an offset; a copy of each block.
-- cache.flatten
-+ cache[slot_mapping // self.block_size, slot_mapping % self.block_size] = new
+- cache.flatten => cache[slot_mapping // self.block_size, slot_mapping % self.block_size] = new
 = keys, values = (torch.stack([all[layer][block] for block in blocks]) for all in (self.keys, self.values))
 = return [keys.flatten(0, 1)[:num_tokens], values.flatten(0, 1)[:num_tokens]]
 PyTorch's functions for an index; the slots of each position.
-- cache.flatten
-+ cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
+- cache.flatten => cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
 - keys, values = self.keys
 + position = torch.arange(num_tokens)
 + slots = torch.tensor(blocks)[position // self.block_size] * self.block_size + position % self.block_size
 = return self.keys[layer].flatten(0, 1)[slots], self.values[layer].flatten(0, 1)[slots]
 A scatter.
-- cache.flatten
-+ cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(new), new)
+- cache.flatten => cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(new), new)
 NumPy sees the same memory.
-- cache.flatten
-+ cache.numpy().reshape(-1, *cache.shape[2:])[slot_mapping.numpy()] = new.numpy()
+- cache.flatten => cache.numpy().reshape(-1, *cache.shape[2:])[slot_mapping.numpy()] = new.numpy()
 """
 REPLACED = """
 Write into the existing tensor
@@ -172,8 +168,7 @@ Contiguous tensors, and a list.
 = return [attended[None], None]
 All that is named in `kwargs`.
 ~ scaling: float | None = None, *, paged: "PagedPass", **kwargs: object, => **kwargs
-- layer =
-+ layer, paged, scaling = module.layer_idx, kwargs["paged"], kwargs.get("scaling")
+- layer = => layer, paged, scaling = module.layer_idx, kwargs["paged"], kwargs.get("scaling")
 ~ .transpose(0, 1) => .swapaxes(0, 1)
 """
 NO_FORWARD = """

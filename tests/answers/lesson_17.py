@@ -95,8 +95,7 @@ passes. The contract allows one a step
 + answer.pop()
 ~ [token], reason => tokens, reason
 A request was lost
-- self.requests.append
-+ self.requests = deque([(request_id, list(prompt_ids), [], params)])
+- self.requests.append => self.requests = deque([(request_id, list(prompt_ids), [], params)])
 the answer should have ended there
 ~ token in params.stop_token_ids => token in params.stop_token_ids[:1]
 and step 3 has changed that list
@@ -129,8 +128,7 @@ add_request ran the model: 15 tokens
 + ...
 + self.next_token(list(prompt_ids), [])
 A request ends once
-- self.requests.popleft
-+ pass
+- self.requests.popleft => pass
 is 12, the end token, and the request has `ignore_eos`
 ~ (token == self.limits.eos_token_id and not params.ignore_eos) => token == self.limits.eos_token_id
 tokens are right, and 1 missing
@@ -218,8 +216,7 @@ New prompts must not stop the requests that run
 It is that of request 'r2': which row is whose
 ~ logits.argmax(dim=-1).tolist() => logits.argmax(dim=-1).tolist()[::-1]
 is what a pass has computed kept
-- sequence.cache = cache
-+ pass
+- sequence.cache = cache => pass
 and a step may compute 8: so compute a part
 ~ while self.waiting and len => while self.waiting and len(self.waiting[0].tokens) <= self.limits.max_num_batched_tokens and len
 batches.first_come
@@ -239,8 +236,7 @@ got its first token before
 max_num_batched_tokens is 8, and a pass of the model computed 60
 ~ self.limits.max_num_batched_tokens => 64
 max_num_batched_tokens is 8, and a pass of the model computed 19
-- left -= len(new)
-+ pass
+- left -= len(new) => pass
 `generate` gives
 - if sequence.num_computed < ... continue
 One more step() served it
@@ -301,21 +297,17 @@ max_tokens 0: add_request took it
 of a request that waits: add_request took it
 ~ for sequence in [*self.waiting, *self.running] => for sequence in self.running
 the token 87 came after
-- super().abort(request_id)
-+ self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
+- super().abort(request_id) => self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
 manners.streams_beside_steps
 ~ self.unread += self.compute() => self.compute()
 has_unfinished() is False, and request
 ~ super().has_unfinished() or bool(self.unread) => super().has_unfinished()
 the stream still gave
-- self.streams[request_id].clear()
-+ pass
+- self.streams[request_id].clear() => pass
 A stream ends when its request is aborted
-- self.streams[request_id].append(NewTokens(request_id, [], "abort"))
-+ pass
+- self.streams[request_id].append(NewTokens(request_id, [], "abort")) => pass
 the token 59 came after abort() had ended the request
-- self.abort(request_id)
-+ pass
+- self.abort(request_id) => pass
 Does `step` let go of what is kept before it knows
 - computed = self.compute() ... unread, self.unread
 + unread, self.unread = self.unread, []
@@ -398,15 +390,13 @@ But that is only what an engine says of itself
 + engine.abort(other)
 + assert not engine.has_unfinished()
 Does your test count those from before
-- engine.step()
-+ before = engine.step()
+- engine.step() => before = engine.step()
 ~ in engine.step(): => in before + engine.step():
 `add_request` refuses what can't be served
 ~ max_tokens=4 => max_tokens=100
 the test fails on an engine that serves one request at a time
 ~ max_num_seqs=1 => max_num_seqs=2
-- engine.step()
-+ assert len(engine.step()) == 2
+- engine.step() => assert len(engine.step()) == 2
 is a tuple, which counts as true
 ~ assert event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => assert (event.request_id == other or not event.token_ids, "a token")
 Your test contains `yield`
@@ -469,8 +459,7 @@ was added again after its abort
 It has aborted no request
 ~ engine.abort(aborted) => engine.abort("other")
 AssertionError: wrong
-- engine.step()
-+ raise AssertionError("wrong")
+- engine.step() => raise AssertionError("wrong")
 Step while `has_unfinished()` is True
 ~ while engine.has_unfinished() => while True
 but no blocks

@@ -48,7 +48,7 @@ def mistakes(text: str, **names: Any) -> list[Known]:
     - `= line` takes the place of the line that begins in the same way: with `return`, or with what is assigned to;
     - `- line` and `+ line` change whole lines. A line of `-` may be the beginning of the reference's, and
       `- first ... last` is all from one line to another. Of `+` lines only the indentation relative to the first one
-      counts, and `+ ...` stands for the lines of `-` as they were;
+      counts, and `+ ...` stands for the lines of `-` as they were. `- line => new` does without `+`;
     - after `or`, on the same line or the next, another way to make the same mistake follows.
 
     Args:
@@ -107,12 +107,14 @@ def changes(patch: str) -> Iterator[tuple[list[str], list[str]] | tuple[str, str
     new: list[str] = []
     for line in [*patch.split("\n"), ""]:
         mark, rest = line[:2], line[2:]
-        if (new and mark != "+ ") or (old and mark not in ("+ ", "- ")):
+        before, arrow, after = rest.partition(" => ")
+        if (new and mark != "+ ") or (old and (arrow or mark not in ("+ ", "- "))):
             yield old, new
             old, new = [], []
         if mark == "~ ":
-            before, _, after = rest.partition(" => ")
             yield before, after
+        elif mark == "- " and arrow:
+            yield [before], [after]
         elif mark == "= ":
             yield [beginning(rest)], [rest]
         elif mark == "- ":

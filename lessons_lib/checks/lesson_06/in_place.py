@@ -116,8 +116,7 @@ The mask is inverted: it hides what should be seen.
 ~ filled) > position => filled) < position
 NaN is 0 / 0, 0 × ∞ or ∞ − ∞ here. Is the new state assigned, `seen = add_block(seen, ...)`? Are later keys hidden with
 `masked_fill`, not with 0 × −∞? Do all exponentials come from `add_block`, where they can't overflow?
-- seen = add_block
-+ add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
+- seen = add_block => add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
 Neighboring query heads share a KV head: with {q_heads} query heads and {kv_heads} KV heads, query head h uses h ×
 {kv_heads} // {q_heads}.
 ~ head * kv_heads // q_heads => head % kv_heads
@@ -145,8 +144,7 @@ Slots without a token hold anything, here NaN. Hiding them isn't enough, since 0
 = filled = block_size
 The rest of the last block isn't this sequence's. It has {tokens} tokens: `num_tokens` counts the new ones.
 = filled = block_size
-- is_later =
-+ is_later = torch.zeros(num_new, filled, dtype=torch.bool)
+- is_later = => is_later = torch.zeros(num_new, filled, dtype=torch.bool)
 or - num_new, q_heads, head_dim
 + num_tokens += len(query)
 + ...

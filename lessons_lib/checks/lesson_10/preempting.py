@@ -194,8 +194,7 @@ empty, they are lost.
 ~ if not victim.swapped => if True
 or ~ if not victim.swapped => if victim.swapped
 The tokens that this step has scheduled aren't in that count yet: `update` adds them after the step.
-- scheduler_output.num_scheduled_tokens.pop
-+ count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
+- scheduler_output.num_scheduled_tokens.pop => count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
 - if not victim.swapped ... victim.num_computed_tokens
 + victim.num_computed_tokens -= count
 or - scheduler_output.num_scheduled_tokens.pop

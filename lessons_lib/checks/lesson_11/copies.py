@@ -108,8 +108,7 @@ The sequence no longer uses the old block, so it has to be freed, once.
 - pool.free([source])
 Allocate the new block before you change anything else: if there is none, the sequence must still have its old one.
 ~ (target,) = pool.allocate(1) => pass
-- pool.free([source])
-+ pass
+- pool.free([source]) => pass
 ~ sequence.blocks[index] = target => pool.free([source]); (target,) = pool.allocate(1); sequence.blocks[index] = target
 or = source = sequence.blocks.pop(index)
 ~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
@@ -118,8 +117,7 @@ Free the block that was in the table, and no other.
 or ~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
 or ~ pool.free([source]) => pool.free([target])
 `pool.is_writable` has said that it may not write to this block: copy it, and return a `BlockCopy`, in any case.
-- source = sequence.blocks[index]
-+ return None
+- source = sequence.blocks[index] => return None
 A block with a hash is copied even if the sequence is its only user, and keeps its hash: a sequence that finds it later
 reads it.
 - source = sequence.blocks[index]

@@ -124,8 +124,7 @@ You accept every guess. Those that the draft draws more often than the model wou
 The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) / q(x) = p(x). You take another one.
 ~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
 Each guess needs one coin. A second one changes its probability.
-- if not coin
-+ if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
+- if not coin => if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
 or - if not coin
 + if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
 A guess is judged only if those before it were accepted, so its own p(x) / q(x) counts, not their product.
@@ -230,8 +229,7 @@ or - for place, (guess, q, p)
 `probs` has a row for each place: the guess in place i is judged by row i.
 ~ enumerate(zip(draft, draft_probs, probs)) => enumerate(zip(draft, draft_probs, probs[1:]))
 Only the first refusal ends the guesses. You stop after the first guess, right or wrong.
-- return [*draft, choose(probs[len(draft)])]
-+ return [*draft[:1], choose(probs[len(draft[:1])])]
+- return [*draft, choose(probs[len(draft)])] => return [*draft[:1], choose(probs[len(draft[:1])])]
 ~ zip(draft, draft_probs, probs)) => zip(draft[:1], draft_probs, probs))
 The coin says whether the guess is accepted. You take it the other way round.
 ~ if not coin => if coin

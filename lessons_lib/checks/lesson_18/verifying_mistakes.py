@@ -19,8 +19,7 @@ or ~ for place, token in enumerate(own) => for place, token in enumerate(own[: m
 What follows a wrong guess was computed from a text that doesn't exist, even if the tokens agree again.
 - for place, token in enumerate(own)
 + for place, token in enumerate([each for each, guess in zip(own, [*draft, own[-1]]) if each == guess]):
-- if sequence.finish_reason or draft
-+ if sequence.finish_reason:
+- if sequence.finish_reason or draft => if sequence.finish_reason:
 or ~ if sequence.finish_reason or draft[place : place + 1] != [token] => if sequence.finish_reason
 In place of a wrong guess comes what the model draws. You keep the guess.
 ~ sequence.append_token(token) => sequence.append_token((draft + [token])[place])
@@ -28,12 +27,10 @@ or ~ for place, token in enumerate(own) => for place, token in enumerate([*draft
 There is one token more than guesses: after the last guess, `draft` has none to compare with.
 ~ draft[place : place + 1] != [token] => token != draft[place]
 The caller still uses the guesses, and `dict(drafts)` copies none of its lists: take `list(draft)`.
-- for place, token in enumerate(own)
-+ for token in own:
+- for place, token in enumerate(own) => for token in own:
 - if sequence.finish_reason or draft
 + if sequence.finish_reason or not draft or draft.pop(0) != token:
-or - for place, token in enumerate(own)
-+ for token in own:
+or - for place, token in enumerate(own) => for token in own:
 - if sequence.finish_reason or draft
 + if not draft or draft.pop(0) != token or sequence.finish_reason:
 or - sequence.blocks =
@@ -61,8 +58,7 @@ Each sequence has as many rows as it has guesses, and one more: the next one's b
 + rows = iter(logits)
 + for place, token in enumerate(own):
 or ~ range(len(draft) + 1)] => range(len(draft))] or [draw(next(rows), sequence, first)]
-or - rows = iter(logits)
-+ rows, longest = 0, max(map(len, drafts.values())) + 1
+or - rows = iter(logits) => rows, longest = 0, max(map(len, drafts.values())) + 1
 - own =
 + own = [draw(logits[min(rows + place, len(logits) - 1)], sequence, first + place) for place in range(len(draft) + 1)]
 + rows += longest
@@ -89,8 +85,7 @@ The place of a row is that before anything was appended. Once you append tokens,
 + for place in range(len(draft) + 1):
 +     own.append(draw(next(rows), sequence, len(sequence.output_ids) + place))
 +     if not sequence.finish_reason and own[:-1] == draft[: place]: sequence.append_token(own[-1])
-- for place, token in enumerate(own)
-+ for token in ():
+- for place, token in enumerate(own) => for token in ():
 The newest token isn't computed yet: the next pass computes it.
 = sequence.num_computed_tokens = sequence.num_tokens
 Set `sequence.num_computed_tokens`: else the next pass computes the same tokens again.
@@ -123,8 +118,7 @@ The prompt needs blocks, too.
 The sequence still lists the blocks that it gave back: another sequence will write to them.
 - sequence.blocks =
 The runner's block tables notice a new list, and not one that shrinks in place: assign `sequence.blocks`.
-- sequence.blocks =
-+ del sequence.blocks[needed:]
+- sequence.blocks = => del sequence.blocks[needed:]
 or - pool.free ... sequence.blocks =
 + while len(sequence.blocks) > needed:
 +     pool.free([sequence.blocks.pop()])

@@ -85,8 +85,7 @@ If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None
 A block that has come isn't found before `fill` registers it.
-- floor.fill
-+ pass
+- floor.fill => pass
 `depth` is the number of blocks in front of it.
 ~ block_hash, depth) => block_hash, 0)
 or
