@@ -309,9 +309,7 @@ refused call changes nothing
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
 `in self.used` finds a block without a search
-- for block in blocks
-+ if any(block in self.free_queue for block in blocks): raise ValueError
-+ ...
+< for block in blocks => if any(block in self.free_queue for block in blocks): raise ValueError
 """
 
 # 03.6 blocks_for

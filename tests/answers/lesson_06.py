@@ -116,25 +116,17 @@ def in_place_token_by_token(query, keys, values, blocks, num_tokens, scale):
 IN_PLACE = """
 The blocks from last to first, and scores that are changed in place.
 ~ zip(range(0, num_tokens, block_size), blocks) => reversed([*zip(range(0, num_tokens, block_size), blocks)])
-- is_later =
-+ ...
-+ scores[is_later] = float("-inf")
+> is_later = => scores[is_later] = float("-inf")
 """
 NOT_IN_PLACE = """
 your code made a tensor of shape
-- num_new,
-+ keys[blocks]
-+ ...
+< num_new, => keys[blocks]
 your code made a tensor of shape [1, 120]
-- num_new,
-+ query.new_zeros(len(query), num_tokens)
-+ ...
+< num_new, => query.new_zeros(len(query), num_tokens)
 `.contiguous()`
 ~ [block, :filled, kv_head] => [:, :, kv_head].contiguous()[block, :filled]
 your code made a tensor of shape [32, 4, 2, 4]
-- out =
-+ ...
-+ query, keys, values = query.float(), keys.float(), values.float()
+> out = => query, keys, values = query.float(), keys.float(), values.float()
 Query head 0 is right, 1 isn't
 ~ values[block, :filled, kv_head] => values[block, :filled, 0]
 where they can't overflow

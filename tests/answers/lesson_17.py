@@ -124,9 +124,7 @@ Its last token ends it
 One more step() served it
 ~ bool(self.requests) => any(answer for _, _, answer, _ in self.requests)
 add_request ran the model: 15 tokens
-- self.requests.append
-+ ...
-+ self.next_token(list(prompt_ids), [])
+> self.requests.append => self.next_token(list(prompt_ids), [])
 A request ends once
 - self.requests.popleft => pass
 is 12, the end token, and the request has `ignore_eos`
@@ -206,9 +204,7 @@ max_num_seqs is 3
 ~ and len(self.running) < self.limits.max_num_seqs => and len(self.running) < 4
 a batch that waits for its longest request is static batching
 ~ while self.waiting and len => while not getattr(self, "full", False) and self.waiting and len
-- chosen = self.choose
-+ self.full = bool(self.running)
-+ ...
+< chosen = self.choose => self.full = bool(self.running)
 New prompts must not stop the requests that run
 ~ for sequence in self.running: => for sequence in [each for each in self.running if each.num_computed < each.num_prompt] or self.running:
 `while`, not `if`
@@ -400,9 +396,7 @@ the test fails on an engine that serves one request at a time
 is a tuple, which counts as true
 ~ assert event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => assert (event.request_id == other or not event.token_ids, "a token")
 Your test contains `yield`
-- engine.abort(aborted)
-+ ...
-+ yield
+> engine.abort(aborted) => yield
 Your test is a coroutine
 ~ def test_an_abort => async def test_an_abort
 Your `except Exception:` catches the AssertionError
@@ -449,9 +443,7 @@ and your test counts them: look at `request_id`
 its assertion has no message
 ~ event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => not event.token_ids
 Your test demands a notice with “abort”
-- while engine.has_unfinished()
-+ assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
-+ ...
+< while engine.has_unfinished() => assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
 was added again after its abort
 - engine.abort(aborted)
 + engine.abort(aborted)
@@ -463,9 +455,7 @@ AssertionError: wrong
 Step while `has_unfinished()` is True
 ~ while engine.has_unfinished() => while True
 but no blocks
-- engine.step()
-+ engine.num_free_blocks()
-+ ...
+< engine.step() => engine.num_free_blocks()
 Limits are given by name
 ~ make_engine(max_num_seqs=1) => make_engine(1)
 """

@@ -96,15 +96,11 @@ or ~ [self.keys[layer], key] => [key, self.keys[layer]]
 or ~ [self.values[layer], value] => [value, self.values[layer]]
 `update` returns the keys and values of *all* tokens so far: the layer's attention reads what it gets back. Yours
 returns the new ones only.
-- if layer in self.keys:
-+ new = key, value
-+ ...
+< if layer in self.keys: => new = key, value
 = return new
 or - if layer in self.keys: ... value = torch.cat => pass
 `update` returns what was there before the new tokens. A token sees itself, too: add first, then return.
-- if layer in self.keys:
-+ old = self.keys.get(layer, key), self.values.get(layer, value)
-+ ...
+< if layer in self.keys: => old = self.keys.get(layer, key), self.values.get(layer, value)
 = return old
 Nothing is kept or counted from one pass to the next. Store what you return: it's what the next pass starts from.
 - self.keys[layer], self.values[layer] = key, value => pass

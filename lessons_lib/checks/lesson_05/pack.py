@@ -106,9 +106,7 @@ Positions and sequence ids are swapped.
 ~ positions=tags.positions => positions=tags.seq_ids
 Do you look up a sequence by its tokens, with `index` or in a dict? Two sequences may have the same ones. `zip` and
 `enumerate` go by place.
-- tags =
-+ cached_lens = [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens]
-+ ...
+< tags = => cached_lens = [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens]
 or
 ~ seq_ids=tags.seq_ids => seq_ids=torch.tensor([new_tokens.index(t) for t in new_tokens for _ in t], dtype=torch.int64)
 A token may occur more than once in the row, so `index` may find another one. The running sum of the lengths says where

@@ -92,9 +92,7 @@ def tell(case: Case) -> str:
 MISTAKES = """
 A token attends to itself, too, so its key must be in the cache first: write, then attend.
 - paged.cache.write => pass
-- attended =
-+ ...
-+ paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
+> attended = => paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
 Nothing was written to the cache, so later tokens can't attend to these: `paged.cache.write(layer, keys, values,
 paged.slot_mapping)`.
 - paged.cache.write

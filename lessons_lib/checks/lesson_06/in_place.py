@@ -129,9 +129,7 @@ or ~ .T * scale => .T * head_dim**-0.5
 Scores come from keys, and the output from values.
 ~ values[block, :filled, kv_head] => keys[block, :filled, kv_head]
 Carry the state of `add_block` from block to block, and divide once. You start again in each block.
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
+> filled = => seen = nothing_seen(num_new, head_dim, query.dtype)
 `attention_of(seen)` divides the sums by the total, once all blocks are added.
 ~ attention_of(seen) => seen.output
 Only the last block is partly filled. The others have {size} tokens each.
@@ -145,9 +143,7 @@ Slots without a token hold anything, here NaN. Hiding them isn't enough, since 0
 The rest of the last block isn't this sequence's. It has {tokens} tokens: `num_tokens` counts the new ones.
 = filled = block_size
 - is_later = => is_later = torch.zeros(num_new, filled, dtype=torch.bool)
-or - num_new, q_heads, head_dim
-+ num_tokens += len(query)
-+ ...
+or < num_new, q_heads, head_dim => num_tokens += len(query)
 `blocks` is in the order of the tokens, and ids come in any order: don't sort or reverse them.
 ~ block_size), blocks) => block_size), sorted(blocks[: -(-num_tokens // block_size)]))
 or ~ block_size), blocks) => block_size), blocks[: -(-num_tokens // block_size)][::-1])

@@ -230,9 +230,7 @@ A victim's own times are on the lines, between two measurements. You compare tho
 + row = min(recorded, key=lambda row: abs(row["tokens"] - computed))
 + return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
 Ask the victim that your function gets, and its scheduler, each time.
-- def should_swap
-+ kept = []
-+ ...
+< def should_swap => kept = []
 - return swap_base
 + kept.append(swap_base + swap_per_token * copied < recompute_per_token * computed)
 + return kept[0]

@@ -120,29 +120,19 @@ or ~ pool.free([source]) => pool.free([target])
 - source = sequence.blocks[index] => return None
 A block with a hash is copied even if the sequence is its only user, and keeps its hash: a sequence that finds it later
 reads it.
-- source = sequence.blocks[index]
-+ ...
-+ if pool.ref_count[source] == 1: return None
-or - source = sequence.blocks[index]
-+ ...
-+ if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
+> source = sequence.blocks[index] => if pool.ref_count[source] == 1: return None
+or > source = sequence.blocks[index] => if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
 or - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1:
 +     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
 +     return None
 The copy holds the same keys and values, so nothing has to be computed again.
-- return
-+ sequence.num_computed_tokens = index * pool.block_size
-+ ...
+< return => sequence.num_computed_tokens = index * pool.block_size
 If no block is free, `pool.allocate(1)` raises OutOfBlocks. Let it through.
-- source = sequence.blocks[index]
-+ ...
-+ if not pool.free_queue: return None
+> source = sequence.blocks[index] => if not pool.free_queue: return None
 One free block is enough, even if it is the last one or is cached.
-- source = sequence.blocks[index]
-+ ...
-+ if len(pool.free_queue) < 2: pool.allocate(len(pool.free_queue) + 1)
+> source = sequence.blocks[index] => if len(pool.free_queue) < 2: pool.allocate(len(pool.free_queue) + 1)
 """
 
 TASK = Task(

@@ -102,9 +102,7 @@ MISTAKES = """
 +     for text in texts:
 +         for end in range(size, len(text)):
 +             counts[tuple(text[end - size : end])][text[end]] += 1
-or - for text in texts
-+ list(texts)
-+ ...
+or < for text in texts => list(texts)
 A text's first tokens count, too, in contexts that are shorter than `longest`. You begin after them.
 ~ range(1, len(text)) => range(longest, len(text))
 A context has at least one token. After none at all, anything is guessed.

@@ -33,9 +33,7 @@ The caller still uses the guesses, and `dict(drafts)` copies none of its lists: 
 or - for place, token in enumerate(own) => for token in own:
 - if sequence.finish_reason or draft
 + if not draft or draft.pop(0) != token or sequence.finish_reason:
-or - sequence.blocks =
-+ ...
-+ draft.clear()
+or > sequence.blocks = => draft.clear()
 Nothing is kept after the end of an answer, even if the guesses are right. `max_new_tokens` ends it, too: ask
 `sequence.finish_reason`.
 ~ if sequence.finish_reason or draft => if token == 0 or draft
@@ -44,9 +42,7 @@ A right guess doesn't end the answer: go on to the next row.
 ~ draft[place : place + 1] != [token] => draft
 or ~ draft[place : place + 1] != [token] => draft[place : place + 1] in ([], [token])
 The end token is part of the answer: append it, too.
-- sequence.append_token
-+ if token == 0: break
-+ ...
+< sequence.append_token => if token == 0: break
 The answer may end here: `sequence.append_token` appends a token and sets `finish_reason`.
 ~ sequence.append_token(token) => sequence.output_ids.append(token)
 Row i of the logits is what follows token i of the row: the first row is that of the last known token, and says whether
@@ -131,9 +127,7 @@ or ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[needed : n
 `pool.free` takes a list of blocks.
 ~ pool.free(sequence.blocks[needed:]) => [pool.free(each) for each in sequence.blocks[needed:]]
 Of a sequence that has ended, too, computed tokens are counted and blocks are freed.
-- sequence.num_computed_tokens =
-+ if sequence.finish_reason: continue
-+ ...
+< sequence.num_computed_tokens = => if sequence.finish_reason: continue
 Free the last blocks, those past the computed tokens.
 ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[:needed])
 or - pool.free ... sequence.blocks =
@@ -141,18 +135,12 @@ or - pool.free ... sequence.blocks =
 + pool.free(sequence.blocks[:count])
 + sequence.blocks = sequence.blocks[count:]
 Free only the blocks of wrong guesses. The loop frees all that a finished sequence holds.
-- pool.free ... sequence.blocks =
-+ needed *= not sequence.finish_reason
-+ ...
+< pool.free ... sequence.blocks = => needed *= not sequence.finish_reason
 or ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks)
 The guesses aren't tokens of the sequence yet, and its tokens before this pass stay.
-- for place, token in enumerate(own)
-+ del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
-+ ...
+< for place, token in enumerate(own) => del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
 A sequence without guesses gets a token, too: the row of its last token.
-- first = len(sequence.output_ids)
-+ if not draft: continue
-+ ...
+< first = len(sequence.output_ids) => if not draft: continue
 or - first = len(sequence.output_ids)
 + if not draft:
 +     next(rows)
@@ -164,9 +152,7 @@ Each sequence is verified by itself: the others still get their tokens.
 + if sequence.finish_reason or draft[place : place + 1] != [token]:
 +     if sequence.finish_reason: return
 +     break
-or - sequence.blocks =
-+ ...
-+ return
+or > sequence.blocks = => return
 The likeliest token is right only at temperature 0. Let `draw` choose, with the sequence's noise.
 ~ draw(next(rows), sequence, first + place) => int(next(rows).argmax())
 """)

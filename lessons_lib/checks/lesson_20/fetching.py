@@ -78,9 +78,7 @@ or
 The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
-- floor.fill
-+ ...
-+ floor.release([slot])
+> floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None

@@ -111,9 +111,7 @@ You look in the pool alone. Blocks that it has evicted are on the floors below: 
 You look in the pool first, and never again. Behind a block from the host, the next one may be in the pool.
 ~ if found := pool.match_prefix(missing) => if not blocks and (found := pool.match_prefix(missing))
 `lend` may return fewer slots, and stops at a block that is only in the pool. Go on until there is no more.
-- blocks += loaded
-+ ...
-+ break
+> blocks += loaded => break
 No more blocks can be loaded than are free: ask for at most `len(pool.free_queue)`.
 ~ missing[: len(pool.free_queue)] => missing
 A slot that was lent stays in use until you release it, and the host runs full.
