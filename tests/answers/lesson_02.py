@@ -2,10 +2,9 @@
 
 import torch
 
-from answers import Wrong
+from answers import Wrong, rights, slips
 from lessons_lib.batching.continuous_batching import serve
 from lessons_lib.batching.slot_cache import cache_mask
-from lessons_lib.checks.diagnosis import mistakes
 
 
 def mask_by_loops(positions, num_keys):
@@ -50,9 +49,7 @@ leaves a slot free while a request waits
 + for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
 A is neither in `batch.waiting` nor in `batch.running`
 ~ batch.running => running
-- while batch.waiting or running:
-+ running = {}
-+ ...
+< while batch.waiting or running: => running = {}
 or ~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
 B is neither in `batch.waiting` nor in `batch.running`
 - for slot in range(batch.num_slots):
@@ -140,11 +137,6 @@ the `prompt_ids` of A have changed
 ~ num_computed_tokens = end => num_computed_tokens = end; request.prompt_ids.append(0)
 """
 
-
-def slips(reference, text):
-    return [Wrong(known.patch.split("\n")[0], known.attempt(reference), known.why) for known in mistakes(text)]
-
-
 WRONG = {
     "02.1": [
         Wrong("keeps masks by shape", remembers_masks, "should be False; yours is True"),
@@ -168,20 +160,14 @@ A count of its own, any token as a dummy, and answers that are appended at the e
 ~ or [0] => or [999]
 ~ batch.running[slot].output_ids.append(next_tokens[slot]) => got.append((batch.running[slot], next_tokens[slot]))
 ~ request.output_ids.append(next_tokens[0]) => got.append((request, next_tokens[0]))
-- while batch.waiting or
-+ computed = dict.fromkeys("ABCDEF", 0)
-+ ...
-- for slot in range(batch.num_slots):
-+ got = []
-+ ...
-- for slot in [slot for slot, request
-+ for request, token in got: request.output_ids.append(token)
-+ ...
+< while batch.waiting or => computed = dict.fromkeys("ABCDEF", 0)
+< for slot in range(batch.num_slots): => got = []
+< for slot in [slot for slot, request => for request, token in got: request.output_ids.append(token)
 Tuples are as good as lists.
 ~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
 """
 
 RIGHT = {
     "02.1": [mask_by_loops, mask_from_a_triangle],
-    "02.2": [*(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
+    "02.2": rights(serve, RIGHT_LOOPS),
 }

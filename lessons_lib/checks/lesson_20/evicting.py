@@ -94,8 +94,7 @@ Return the slot, not its place in the queue or its hash.
 + slots = list(older)
 + return slots.index(min(slots, key=lambda slot: (floor.hits[slot], -floor.depths[slot])))
 or
-- return
-+ return floor.block_to_hash[min(older, key=lambda slot: (floor.hits[slot], -floor.depths[slot]))]
+- return => return floor.block_to_hash[min(older, key=lambda slot: (floor.hits[slot], -floor.depths[slot]))]
 `hits` and `depths` are by slot, not by place in the queue.
 - return
 + slots = list(older)

@@ -78,15 +78,12 @@ or
 The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
-- floor.fill
-+ ...
-+ floor.release([slot])
+> floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None
 A block that has come isn't found before `fill` registers it.
-- floor.fill
-+ pass
+- floor.fill => pass
 `depth` is the number of blocks in front of it.
 ~ block_hash, depth) => block_hash, 0)
 or

@@ -107,14 +107,11 @@ MISTAKES = """
 Found blocks that aren't touched are still free: the next allocation overwrites them.
 - pool.touch
 You look in the pool alone. Blocks that it has evicted are on the floors below: `pool.below.lend`.
-- slots = pool.below.lend
-+ slots = []
+- slots = pool.below.lend => slots = []
 You look in the pool first, and never again. Behind a block from the host, the next one may be in the pool.
 ~ if found := pool.match_prefix(missing) => if not blocks and (found := pool.match_prefix(missing))
 `lend` may return fewer slots, and stops at a block that is only in the pool. Go on until there is no more.
-- blocks += loaded
-+ ...
-+ break
+> blocks += loaded => break
 No more blocks can be loaded than are free: ask for at most `len(pool.free_queue)`.
 ~ missing[: len(pool.free_queue)] => missing
 A slot that was lent stays in use until you release it, and the host runs full.
@@ -141,8 +138,7 @@ The copy failed, so these blocks hold anything. Returned, they would give wrong 
 The copy failed: the blocks for it aren't needed. Free them.
 ~ pool.free(loaded) => pass
 What was found before the failure is right. Return it: the caller computes the rest.
-- break
-+ return blocks if is_loaded else []
+- break => return blocks if is_loaded else []
 or
 - break
 + pool.free([] if is_loaded else blocks)
