@@ -5,9 +5,13 @@ from lessons_lib.checks.exercise import Choice, Question
 SLIPS = {
     "20.a": {
         2.4: "That's the copy in µs. How often does it go into the time of computing?",
-        5.1: "That's with 26 GB/s, half the bus.",
         1.4: "That's the disk, with 7 GB/s.",
     },
+    "20.b": {
+        20: "Only full blocks can be found. The prompt before had 315 tokens: 19 full blocks.",
+        15: "The prompt before had 315 tokens, so its 20th block wasn't full.",
+    },
+    "20.c": {26: "Without block 9, those behind it are useless.", 218: "Blocks 0 to 8 are found: nine."},
 }
 QUIZ = [
     Question(
