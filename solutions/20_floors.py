@@ -217,12 +217,8 @@ from lessons_lib.floors.loading import load_prefix
 
 # %% [markdown]
 """
-**20.b** With your lookup and a host that has room for everything, A comes back after the pause. Of its 335 tokens,
-the last 20 are new. How many are computed?
+What does A gain?
 """
-
-# %%
-predict("20.b", ...)  # tokens
 
 # %% tags=["measured"]
 def with_yours(engine):
@@ -233,7 +229,6 @@ def with_yours(engine):
 
 with with_yours(new_engine(40, slots=80)) as engine:
     rows = comes_back(engine)
-reveal("20.b", rows[-1][2], unit="tokens", how="Counted")
 Table(COLUMNS, rows, "The same, with 80 slots in host memory below the pool")
 
 # %% [markdown]
@@ -314,15 +309,12 @@ request as usual, and finds its prompt. If something was lost, it finds less, an
 have. `read(block_hash, row)` writes the block to a row of bytes. If it returns False, the block is lost or damaged, and
 the row may hold anything. Return the slot, in use; or None if the block didn't come, or no slot is free.
 
-| of the floor | what it does |
-|---|---|
-| `free_queue` | the slots that aren't in use |
-| `take()` | allocates one of them; the block that it held moves down |
-| `row(slot)` | returns its bytes |
-| `fill(slot, block_hash, depth)` | registers the block, so that it can be found |
+The floor's `free_queue` has the slots that aren't in use. `take()` allocates one of them; the block that it held moves
+down. `row(slot)` returns its bytes, `fill(slot, block_hash, depth)` registers the block, so that it can be found, and
+`release(slots)` ends their use.
 
 - A wrong token must be impossible: nothing that didn't come whole can be found.
-- Call `read` only if there is a slot, and lose no slot: `release(slots)` ends their use.
+- Call `read` only if there is a slot, and lose no slot.
 """
 
 # %% exercise="20.3"
@@ -336,12 +328,12 @@ from lessons_lib.floors.fetching import fetch_block
 """
 Here is a wire with a checksum, which may lose or damage blocks. A prefill engine sends a prompt of two stories over it.
 
-**20.c** The prompt has 378 tokens, so 23 full blocks. The wire loses block 9, counting from 0. How many tokens does the
+**20.b** The prompt has 378 tokens, so 23 full blocks. The wire loses block 9, counting from 0. How many tokens does the
 decode engine compute?
 """
 
 # %%
-predict("20.c", ...)  # tokens
+predict("20.b", ...)  # tokens
 
 # %%
 class Wire(dict):
@@ -380,7 +372,7 @@ with new_engine(64, slots=128) as prefill:
             found, _, answer = ask(decode, prompt, 12)
         print(f"{name}: {came} blocks came, {len(prompt) - found} of {len(prompt)} tokens "
               f"computed, the same answer: {answer == expected}")
-reveal("20.c", len(prompt) - found, unit="tokens", how="Counted")
+reveal("20.b", len(prompt) - found, unit="tokens", how="Counted")
 
 # %% [markdown]
 """

@@ -4,6 +4,7 @@ import ast
 import copy
 import importlib
 import inspect
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,6 +129,18 @@ class Choice:
 class Question:
     text: str
     choices: tuple[Choice, ...]
+
+
+def questions(text: str) -> Iterator[Question]:
+    """Read a quiz: each question, its choices (the right one after `+`, the others after `-`), and below each choice,
+    indented, why it is right or wrong. An empty line separates two questions."""
+    for block in text.strip().split("\n\n"):
+        question, *rest = re.split(r"\n(?=[-+] )", block)
+        choices = [(each[0], *each[2:].split("\n  ", 1)) for each in rest]
+        yield Question(
+            question.replace("\n", " "),
+            tuple(Choice(text.replace("\n", " "), " ".join(why.split()), mark == "+") for mark, text, why in choices),
+        )
 
 
 def call(attempt: Callable, *args, case: str, **kwargs):

@@ -3,12 +3,13 @@
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lessons_lib.checks.exercise import Exercise, Question
+from lessons_lib.checks.exercise import Exercise, Question, questions
 
 
 class UnknownExercise(LookupError):
@@ -31,13 +32,15 @@ def exercises_of(lesson: str) -> list[Exercise]:
 
 
 def quiz_of(lesson: str) -> tuple[Question, ...]:
-    return tuple(_quiz_module(lesson).QUIZ)
+    return tuple(questions(_quiz_module(lesson).QUIZ))
 
 
 def slips_of(key: str) -> dict[float, str]:
-    """What wrong values of a prediction such as "00.a" come from."""
+    """What wrong values of a prediction such as "00.a" come from: `00.a 390: why`, one below the other."""
     lesson = key.split(".")[0]
-    return getattr(_quiz_module(lesson), "SLIPS", {}).get(key, {}) if lesson in lesson_numbers() else {}
+    text = getattr(_quiz_module(lesson), "SLIPS", "") if lesson in lesson_numbers() else ""
+    slips = re.findall(rf"^{re.escape(key)} (\S+): (.+)$", text.replace("\n  ", " "), re.MULTILINE)
+    return {float(wrong): why for wrong, why in slips}
 
 
 @cache

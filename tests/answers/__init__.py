@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from lessons_lib.checks.diagnosis import mistakes
 from lessons_lib.checks.judge import describe
 from lessons_lib.checks.judge import judge as run_check
 from lessons_lib.checks.panel import Panel
@@ -22,6 +23,17 @@ class Wrong:
     mistake: str
     attempt: Callable
     says: str
+
+
+def slips(reference, text, **names):
+    """Wrong answers, written as the mistakes of a check are: what the message says, and what changes in the reference."""
+    patches = mistakes(text, **names)
+    return [Wrong(known.patch.replace("\n", "; "), known.attempt(reference), known.why) for known in patches]
+
+
+def rights(reference, text, **names):
+    """Right answers, written in the same way."""
+    return [known.attempt(reference) for known in mistakes(text, **names)]
 
 
 def verdict(id: str, attempt: object) -> Panel:

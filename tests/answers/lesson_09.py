@@ -3,9 +3,7 @@ checks' lists."""
 
 import math
 
-from answers import Wrong
-
-from lessons_lib.checks.diagnosis import mistakes
+from answers import slips
 from lessons_lib.scheduling.policies import ShortestWithAging
 from lessons_lib.scheduling.scheduler import SchedulerOutput, share_budget
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
@@ -168,8 +166,7 @@ can start
 ~ if not budget or => if budget <= 1 or
 `self.admit` does all three
 ~ self.admit(scheduler_output, sequence) => self.running.append(sequence)
-or
-~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
+or ~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
 tokens, and the limit is
 ~ min(wanted, budget) => wanted
 gets all it wants
@@ -199,11 +196,6 @@ must grow by half
 depends on `max_new_tokens`
 = return sequence.arrival_time + self.patience * (len(sequence.prompt_ids) + sequence.max_new_tokens) / 1024
 """
-
-
-def slips(reference, text):
-    return [Wrong(known.why, known.attempt(reference), known.why) for known in mistakes(text)]
-
 
 WRONG = {
     "09.1": slips(share_budget, SHARES),

@@ -13,7 +13,7 @@ import pytest
 from how_many import by_day
 
 from lessons_lib.checks.diagnosis import Task
-from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers
+from lessons_lib.checks.registry import exercises_of, get_exercise, lesson_numbers, quiz_of
 
 BOOKS = {lesson: importlib.import_module(f"answers.lesson_{lesson}") for lesson in lesson_numbers()}
 EXERCISES = [exercise for lesson in lesson_numbers() for exercise in exercises_of(lesson)]
@@ -100,7 +100,7 @@ def test_each_wrong_answer_has_a_message_of_its_own(exercise):
 
 @pytest.mark.parametrize("lesson", BOOKS)
 def test_every_question_has_explained_choices_and_a_right_one(lesson):
-    for question in importlib.import_module(f"lessons_lib.checks.lesson_{lesson}").QUIZ:
+    for question in quiz_of(lesson):
         assert len(question.choices) >= 3, question.text
         assert sum(choice.right for choice in question.choices) == 1, question.text
         assert all(len(choice.explanation) > 20 for choice in question.choices), question.text

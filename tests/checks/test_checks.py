@@ -31,12 +31,17 @@ def test_double(attempt):
 HINTS = ("idea", "outline", "nearly")
 EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=1)]
 """
-QUIZ = """
-from lessons_lib.checks.exercise import Choice, Question
-
-CHOICES = (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many."))
-QUIZ = [Question("What is `2 * 2`?", CHOICES)]
-"""
+QUIZ = '''QUIZ = """
+What is
+`2 * 2`?
+- 3
+  That is 2 + 1.
++ 4
+  Two
+  twos.
+- <5>
+  Too many.
+"""'''
 REFERENCE = '''
 def double(numbers):
     """Double every number."""
@@ -357,7 +362,7 @@ def test_a_prediction_is_a_number(guess, capsys):
 def test_a_quiz_explains_every_choice():
     page = quiz("77")._repr_html_()
     assert page.count("<details") == 3 and page.count("✓ Right.") == 1
-    assert "Too many." in page and "&lt;5&gt;" in page and "<code>2 * 2</code>" in page
+    assert "Two twos." in page and "&lt;5&gt;" in page and "What is <code>2 * 2</code>?" in page
     assert "Answers: 1 b" in repr(quiz("77"))
 
 
@@ -381,12 +386,7 @@ def test_the_first_choice_counts_and_is_stored():
 
 @pytest.mark.parametrize(
     "argument, advice",
-    [
-        ([1], "`list(data)`"),
-        ({1: 2}, "`dict(data)`"),
-        ([[1], [2]], "`[list(row) for row in data]`"),
-        (torch.ones(2), ""),
-    ],
+    [([1], "`list(data)`"), ({1: 2}, "`dict(data)`"), ([[1]], "`[list(row) for row in data]`"), (torch.ones(2), "")],
 )
 def test_a_changed_argument_gets_advice_that_helps(argument, advice):
     def spoils(data):

@@ -49,14 +49,15 @@ def mistakes(text: str, **names: Any) -> list[Known]:
     - `- line` and `+ line` change whole lines. A line of `-` may be the beginning of the reference's, and
       `- first ... last` is all from one line to another. Of `+` lines only the indentation relative to the first one
       counts, and `+ ...` stands for the lines of `-` as they were;
-    - after `or`, another way to make the same mistake follows.
+    - after `or`, on the same line or the next, another way to make the same mistake follows.
 
     Args:
         names: what the patches use beyond the names of the reference's module.
     """
     found: list[Known] = []
     why, patch = [], []
-    for line in [*textwrap.dedent(text).strip("\n").split("\n"), ""]:
+    text = re.sub(r"(?m)^or (?=[~=+-] )", "or\n", textwrap.dedent(text))
+    for line in [*text.strip("\n").split("\n"), ""]:
         is_patch = line[:2] in MARKS
         if patch and not is_patch:
             found.append(Known(" ".join(why), "\n".join(patch), names=names))

@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 00: the loop without a cache, the cache, the loop with it."""
 
 from lessons_lib.checks.lesson_00 import greedy, growing_cache
-from lessons_lib.checks.lesson_00.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [greedy.EXERCISES[0], growing_cache.EXERCISE, greedy.EXERCISES[1]]

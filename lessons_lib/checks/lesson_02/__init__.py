@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 02: the mask of every row, and the loop."""
 
 from lessons_lib.checks.lesson_02 import mask, serving
-from lessons_lib.checks.lesson_02.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [mask.EXERCISE, serving.EXERCISE]

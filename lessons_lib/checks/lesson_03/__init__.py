@@ -2,8 +2,5 @@
 optional, the pool and the boundary."""
 
 from lessons_lib.checks.lesson_03 import admitting, counting, mapping, pool, serving, table
-from lessons_lib.checks.lesson_03.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (table, mapping, serving, admitting, pool, counting)]

@@ -4,9 +4,10 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.block_serving import AdmissionView
 from lessons_lib.kv_cache.block_serving import may_admit as reference
@@ -25,7 +26,7 @@ class _Request:
     prompt_tokens: int
     max_new_tokens: int
     answer_tokens: int
-    num_tokens: int = field(default=0)
+    num_tokens: int = 0
 
     @property
     def final_tokens(self) -> int:
@@ -115,31 +116,20 @@ def steps_and_restarts(rule: Rule) -> tuple[int, int]:
 
 
 def admission_scoreboard(may_admit: Rule) -> Table:
-    """The rule next to that of exercise 03.3, and to one that keeps room for every limit.
+    """Score a rule (request, running, num_free, block_size) -> whether the first waiting request is admitted."""
 
-    Args:
-        may_admit: function (request, running, num_free, block_size) -> whether the first waiting request is admitted.
-    """
-
-    def row(name: str, rule: Rule) -> list[str]:
+    def scored(rule: Rule) -> Scored:
         steps, restarts = steps_and_restarts(rule)
-        return [name, f"{steps:,}", f"{restarts:,}", f"{steps + PRICE * restarts:,}"]
+        return [steps, restarts, steps + PRICE * restarts], f"The goal: cost less than {GOAL:,}."
 
-    rows = [row("its limit fits, like the limits of all that run (safe)", limits_fit)]
-    verdict = f"The goal: cost less than {GOAL:,}."
-    name = "the reference says so" if may_admit is reference else "yours says so"
-    try:
-        rows.append(row(name, may_admit))
-    except Exception as error:
-        rows.append([name, "–", "–", "–"])
-        verdict = f"Your rule raised {type(error).__name__}: {error}"
-    rows.append(row("its prompt fits (bold)", prompt_fits))
-    return Table(
-        columns=["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"],
-        rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}",
-        verdict=verdict,
-    )
+    rows = {
+        "its limit fits, like the limits of all that run (safe)": scored(limits_fit)[0],
+        "the reference says so" if may_admit is reference else "yours says so": lambda: scored(may_admit),
+        "its prompt fits (bold)": scored(prompt_fits)[0],
+    }
+    caption = f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}"
+    columns = ["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"]
+    return scoreboard(columns, rows, caption)
 
 
 def draw_free_blocks(may_admit: Rule, num_steps: int = 200) -> Picture:

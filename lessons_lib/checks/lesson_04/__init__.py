@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 04: the mask, one pass over a packed row, attention without the mask."""
 
 from lessons_lib.checks.lesson_04 import mask, packed, varlen
-from lessons_lib.checks.lesson_04.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (mask, packed, varlen)]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.serving import Case, random_case, run, smaller, tell
 
 
@@ -27,11 +26,9 @@ Keep one token of the limit for each request that still has to come: every runni
 Each request gets what is left of the limit, not the whole limit: what other requests have in the row is gone.
 - parts.append
 + parts.append(tokens[computed : computed + 1 + max_num_batched_tokens - len(known)])
-or
-- parts.append
+or - parts.append
 + parts.append(tokens[computed : computed + max_num_batched_tokens])
-or
-- spare -= len(parts[-1]) - 1
+or - spare -= len(parts[-1]) - 1
 The row ignores the limit: a prompt that doesn't fit goes in chunks.
 - parts.append
 + parts.append(tokens[computed:])
@@ -65,11 +62,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.3",
     title="prompts in chunks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "First decide how many tokens each request gets, as a list of ints. Then the rest is your step from 05.2, with "
         "two changes: the row has only a part of what is left, and not every request gets a token.",

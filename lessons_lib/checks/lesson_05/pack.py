@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, is_tensor, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 
 Case = tuple[list[list[int]], list[int]]  # new tokens of each sequence, and how many each has in the cache
@@ -99,8 +97,7 @@ You count through the row. Positions start again in every sequence, at its cache
 ~ positions=tags.positions => positions=torch.arange(sum(lengths))
 Off by one: positions count from 0, so after 2 cached tokens comes position 2.
 ~ positions=tags.positions => positions=tags.positions + 1
-or
-~ positions=tags.positions => positions=tags.positions - 1
+or ~ positions=tags.positions => positions=tags.positions - 1
 All new tokens of a sequence have the same position. Count up from its cached length.
 ~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)[tags.seq_ids]
 You added the token's index in the row. Add its index in the sequence's own part.
@@ -120,8 +117,7 @@ each sequence ends.
 + logits_index=torch.tensor([sum(new_tokens, []).index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64),
 The row keeps the order of the sequences, and of their tokens: don't sort.
 ~ for token in tokens], => for token in sorted(tokens)],
-or
-~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
+or ~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
 These are the lengths themselves. Take their running sum, with a 0 in front.
 ~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor([0, *lengths])
 The row has only the new tokens. You added the cached ones, too.
@@ -178,11 +174,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.1",
     title="one row without padding",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which single list, computed once, do all fields but `input_ids` follow from, together with `cached_lens`?",
         "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` gives "

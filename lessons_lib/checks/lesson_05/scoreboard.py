@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from random import Random
 from statistics import mean
-from typing import Any
 
 from lessons_lib.batching.ragged_batching import chunked_step, ragged_step
 from lessons_lib.batching.request import Request
@@ -14,7 +13,7 @@ from lessons_lib.viz.tables.table import Table
 
 Step = Callable[..., None]  # (batch, max_num_batched_tokens, forward=forward)
 
-MAX_TOKENS, MAX_SEQS = 32, 8
+NUM_REQUESTS, MAX_TOKENS, MAX_SEQS = 30, 32, 8
 SEEDS = (51, 52, 53)
 
 
@@ -48,7 +47,7 @@ class Log:
 def chunk_workload(seed: int) -> list[tuple[int, Request]]:
     """(clock, request): requests with short prompts, every fifth with a long one."""
     rng, clock, arrivals = Random(seed), 0, []
-    for number in range(30):
+    for number in range(NUM_REQUESTS):
         length = rng.randint(100, 300) if number % 5 == 2 else rng.randint(3, 40)
         prompt = [rng.randrange(VOCABULARY) for _ in range(length)]
         arrivals.append((clock, Request(f"request {number}", prompt, rng.randint(5, 40))))
@@ -77,26 +76,18 @@ def count_run(step: Step, arrivals: list[tuple[int, Request]], limit: int | None
 
 
 def chunk_scoreboard(step: Step) -> Table:
-    """The learner's step next to one with whole prompts, and next to the library's.
-
-    Args:
-        step: function of (batch, max_num_batched_tokens, forward=forward).
-    """
+    """Score a step of (batch, max_num_batched_tokens, forward=forward)."""
+    columns = ["way", "steps", "largest row", "longest gap", "wait for the first token, mean"]
     rows = [
         ["whole prompts (05.2)", *_counts(ragged_step, None)],
         ["chunks, in order of admission", *_counts(chunked_step, MAX_TOKENS)],
         ["yours", *_counts(step, MAX_TOKENS)],
     ]
-    requests = len(chunk_workload(SEEDS[0]))
-    return Table(
-        columns=["way", "steps", "largest row", "longest gap", "wait for the first token, mean"],
-        rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {requests} requests, at most {MAX_SEQS} at a time. "
-        "Gaps and waits in computed tokens.",
-    )
+    caption = f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, at most {MAX_SEQS} at a time."
+    return Table(columns, rows, f"{caption} Gaps and waits in computed tokens.")
 
 
-def _counts(step: Step, limit: int | None) -> list[Any]:
+def _counts(step: Step, limit: int | None) -> list[int | str]:
     logs = [count_run(step, chunk_workload(seed), limit) for seed in SEEDS]
     return [
         sum(len(log.rows) for log in logs),

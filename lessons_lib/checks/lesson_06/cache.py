@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.operators import Operators
 from lessons_lib.models.configuration import KVShape
 from lessons_lib.models.tiny_models import tiny_model
@@ -131,15 +129,13 @@ offsets] = rows`, or with slots, `tensor.flatten(0, 1)[slot_mapping] = rows`.
 The first axis of `self.keys[layer]` counts blocks. A slot is an index in the flattened view, `flatten(0, 1)`.
 - cache.flatten
 + cache[slot_mapping] = new
-or
-- cache.flatten
+or - cache.flatten
 + cache[slot_mapping, 0] = new
 You wrote to consecutive slots. They come in any order: token t has its own, `slot_mapping[t]`.
 - cache.flatten
 + first = int(slot_mapping[0])
 + cache.flatten(0, 1)[torch.arange(first, first + len(new)) % (self.num_blocks * self.block_size)] = new
-or
-- cache.flatten
+or - cache.flatten
 + cache.flatten(0, 1)[slot_mapping.min() : slot_mapping.max() + 1] = new
 The tokens stay in the order of `slot_mapping`. Don't sort it.
 - cache.flatten
@@ -197,11 +193,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.1",
     title="a cache in blocks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "`read` indexes a tensor with a whole list, on the right of `=`. What does such an index do on the left of "
         "`=`? (You need no division: flatten first.)",

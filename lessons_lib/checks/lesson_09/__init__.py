@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 09: sharing the budget, the scheduler, a policy."""
 
 from lessons_lib.checks.lesson_09 import scheduling, share, shortest
-from lessons_lib.checks.lesson_09.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (share, scheduling, shortest)]

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import a_sequence
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -157,11 +156,9 @@ TASK = Task(
     clear=0.75,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="09.1",
     title="share the budget",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which sequences are served first depends on one number, not on their place in the list. Which?",
         "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "

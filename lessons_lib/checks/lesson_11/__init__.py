@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 11: hashes, what a sequence takes from the cache, copies before a write."""
 
 from lessons_lib.checks.lesson_11 import cached, copies, hashes
-from lessons_lib.checks.lesson_11.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (hashes, cached, copies)]

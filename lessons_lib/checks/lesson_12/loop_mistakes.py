@@ -30,8 +30,7 @@ In the middle of a prompt there is no new token: the row predicts one that is al
 sequences get one.
 ~ if gets_token: => if True:
 ~ sequence.output_ids[-1] => sequence.output_ids[-1] if sequence.output_ids else None
-or
-- scheduler.update(
+or - scheduler.update(
 + tokens = compute(output)
 + scheduler.update(output, tokens)
 - for sequence, gets_token ... yield
@@ -58,8 +57,7 @@ The last chunk of a prompt gives a token, too, however long it is: `gets_token` 
 ~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
 The last token of an answer is streamed as well.
 ~ if gets_token: => if gets_token and not sequence.finish_reason:
-or
-- for sequence, gets_token ... yield
+or - for sequence, gets_token ... yield
 + for sequence in scheduler.running:
 +     if sequence.output_ids: yield sequence.id, sequence.output_ids[-1]
 Stream each token as soon as its step is counted, not when the answer is complete.
@@ -95,16 +93,13 @@ Count the step (`scheduler.update`) before you stream its tokens. A reader may l
 + scheduler.update(output, tokens)
 The id comes first, then the token: `yield sequence.id, token`.
 ~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1], sequence.id
-or
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence, sequence.output_ids[-1]
-or
-~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1]
+or ~ yield sequence.id, sequence.output_ids[-1] => yield sequence, sequence.output_ids[-1]
+or ~ yield sequence.id, sequence.output_ids[-1] => yield sequence.output_ids[-1]
 A step without tokens isn't the end. Sequences may have to wait for blocks.
 - scheduler.update(
 + if not output.num_scheduled_tokens: break
 + ...
-or
-- scheduler.update(
+or - scheduler.update(
 + ...
 + if not output.num_scheduled_tokens: break
 Call `compute` even if nothing is scheduled: it carries out the block copies of the step.
@@ -114,8 +109,7 @@ Call `compute` even if nothing is scheduled: it carries out the block copies of 
 Without `scheduler.update`, nothing is counted, and the next step computes the same tokens again.
 - scheduler.update(
 + compute(output)
-or
-- scheduler.update(
+or - scheduler.update(
 + tokens = compute(output)
 - for sequence, gets_token ... yield
 + for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
@@ -125,15 +119,13 @@ One step is one pass for *all* scheduled sequences: call `compute` once.
 + ...
 Schedule once in each step, and use that output. Each call of `schedule` allocates blocks for a step of its own.
 ~ compute(output) => compute(scheduler.schedule())
-or
-- output =
+or - output =
 + scheduler.schedule()
 + ...
 When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
 blocks are still in use. A `finally` runs in every case.
 - for sequence in [*scheduler.running ... scheduler.remove
-or
-- finally:
+or - finally:
 + except Exception:
 +     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
 +     raise

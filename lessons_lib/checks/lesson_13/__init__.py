@@ -2,8 +2,5 @@
 overlap, a draw on the device."""
 
 from lessons_lib.checks.lesson_13 import draws, graphs, tokens, turns
-from lessons_lib.checks.lesson_13.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (graphs, tokens, turns, draws)]

@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 14: a stream's mailbox, the engine's owner, clients that leave."""
 
 from lessons_lib.checks.lesson_14 import leaving, mailbox, owning
-from lessons_lib.checks.lesson_14.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (mailbox, owning, leaving)]

@@ -6,9 +6,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.fake_client import (
     ACCEPTED,
     IN_STREAM,
@@ -140,17 +139,14 @@ The one that listens must end the work, whatever it waits for, `send` too: cance
 A client that has left says so again and again, without a wait: end the listening at the message whose "type" is
 “http.disconnect”. And `receive` returns a message only after `await`.
 ~ "http.disconnect" => "http.disconnected"
-or
-- while (await receive()) ... pass
+or - while (await receive()) ... pass
 + while True: receive().close()
 A message of another type means nothing: only “http.disconnect” says that the client has left.
 - while (await receive()) ... pass
 + await receive()
-or
-- while (await receive()) ... pass
+or - while (await receive()) ... pass
 + while (await receive())["type"] == "http.request": pass
-or
-- while (await receive()) ... pass
+or - while (await receive()) ... pass
 + if (await receive())["type"] != "http.disconnect": await receive()
 A message of another type means nothing: call `receive` again, however many come.
 - while (await receive()) ... pass
@@ -161,23 +157,18 @@ without a timeout.
 + while True:
 +     with contextlib.suppress(TimeoutError):
 +         if (await asyncio.wait_for(receive(), 0.01))["type"] == "http.disconnect": return
-or
-- await asyncio.wait(
+or - await asyncio.wait(
 + while not sending.done() and not leaving.done(): await asyncio.sleep(0.01)
-or
-- await asyncio.wait(
+or - await asyncio.wait(
 + while not sending.done() and not leaving.done(): await asyncio.sleep(0)
 The client stays, however long the engine takes. When a timeout is over, no client has left.
 ~ FIRST_COMPLETED) => FIRST_COMPLETED, timeout=30)
 A client that stays says nothing more. Wait for the first of the two tasks, not for both.
 ~ FIRST_COMPLETED => ALL_COMPLETED
-or
-- await asyncio.wait(
+or - await asyncio.wait(
 + await asyncio.gather(sending, leaving)
-or
-~ FIRST_COMPLETED => FIRST_EXCEPTION
-or
-- sending, leaving = ... await asyncio.gather(
+or ~ FIRST_COMPLETED => FIRST_EXCEPTION
+or - sending, leaving = ... await asyncio.gather(
 + async with await add() as stream:
 +     async for tokens in stream: await send(tokens); await receive()
 + return True
@@ -189,11 +180,9 @@ A task doesn't end with the coroutine that waits for it: cancel the work in a `f
 - sending.cancel() ... await asyncio.gather(
 + leaving.cancel()
 + await asyncio.gather(leaving, return_exceptions=True)
-or
-- sending.cancel() ... await asyncio.gather(
+or - sending.cancel() ... await asyncio.gather(
 + pass
-or
-- finally:
+or - finally:
 + except ZeroDivisionError: pass
 + else:
 Every way out must cancel both tasks, your coroutine's own cancellation, too: that's what `finally` is for.
@@ -205,15 +194,13 @@ Every way out must cancel both tasks, your coroutine's own cancellation, too: th
 + return is_whole
 `stream.aclose()` aborts a request. Put it into a `finally`: every way out passes through it.
 ~ send_all(add, send) => no_close(add, send)
-or
-~ send_all(add, send) => late_close(add, send)
+or ~ send_all(add, send) => late_close(add, send)
 The second cancellation ends your cleanup at its first `await`. Cancel both tasks before that.
 - sending.cancel() ... await asyncio.gather(
 + leaving.cancel()
 + await asyncio.gather(leaving, return_exceptions=True)
 + sending.cancel()
-or
-- sending.cancel() ... await asyncio.gather(
+or - sending.cancel() ... await asyncio.gather(
 + sending.cancel()
 + await asyncio.gather(sending, return_exceptions=True)
 + leaving.cancel()
@@ -244,11 +231,9 @@ Nothing has cancelled *it*. What you cancel yourself, wait for without letting i
 `asyncio.gather(…, return_exceptions=True)`.
 - if not sending.done(): ... return False
 + if not sending.done(): sending.cancel(); await asyncio.wait([sending])
-or
-- if not sending.done(): ... return False
+or - if not sending.done(): ... return False
 + if not sending.done(): sending.cancel(); await sending
-or
-- await asyncio.wait(
+or - await asyncio.wait(
 - if not sending.done(): ... return False
 + leaving.add_done_callback(lambda _: sending.cancel())
 + await sending
@@ -260,25 +245,19 @@ Only “http.disconnect” says that the client has left. Every error of the wor
 - finally:
 + except OSError: return False
 + finally:
-or
-- finally:
+or - finally:
 + except Exception: return False
 + finally:
-or
-- finally:
+or - finally:
 + except TimeoutError: return False
 + finally:
 Which of the two ended first, the work or the listening? Ask the work: `task.done()`. True says that all was sent.
 ~ return False => return True
 ~ return True => return False
-or
-~ return False => return True
-or
-~ return False => return None
-or
-~ return True => return None
-or
-~ if not sending.done() => if sending.done()
+or ~ return False => return True
+or ~ return False => return None
+or ~ return True => return None
+or ~ if not sending.done() => if sending.done()
 The stream is there, and nothing closes it, because `add` is in a task of its own: yours may be stopped before the `try`
 whose `finally` calls `aclose`. Let one task do both, as `send_all` does.
 - sending, leaving = ... if not sending.done():
@@ -322,11 +301,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.3",
     title="a client that leaves",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place only. "

@@ -5,9 +5,8 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, outcome, play, settle
 
 WAIT = "Wait for an `asyncio.Event` that `put` and `close` set."
@@ -196,8 +195,7 @@ The list is what the reader wants. Return it.
 - return items
 An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
 - while not self._items ... await self._has_news.wait()
-or
-- while not self._items ... await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait()
 + if not self._items and not self.is_closed:
 +     self._has_news.clear()
 +     try: await asyncio.wait_for(self._has_news.wait(), 5)
@@ -206,32 +204,27 @@ The event is still set from the first item. Clear it before you wait, and look a
 that there may be news, not that there is.
 - while not self._items ... await self._has_news.wait()
 + if not self._items and not self.is_closed: await self._has_news.wait()
-or
-- while not self._items ... await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait()
 + await self._has_news.wait()
 The reader never rests: clear the event before you wait for it, and `await` what `wait` returns.
 - self._has_news.clear() ... await self._has_news.wait()
 + await self._has_news.wait()
-or
-~ await self._has_news.wait() => self._has_news.wait().close()
+or ~ await self._has_news.wait() => self._has_news.wait().close()
 Was the event cleared after the item had come? Then the news is lost. Clear it only while there are no items, right
 before you wait.
 - while not self._items ... await self._has_news.wait()
 + self._has_news.clear(); await self._has_news.wait()
-or
-- while not self._items ... await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait()
 + await self._has_news.wait(); self._has_news.clear()
 Nothing follows, so the reader must not wait any more: look at `is_closed` before each wait.
 ~ while not self._items and not self.is_closed => while not self._items
 What is in the mailbox when it is closed can still be taken: `close` drops nothing, and `take` looks at the items before
 `is_closed`.
 ~ self.is_closed = True => self._items, self.is_closed = [], True
-or
-- items, self._items = self._items, []
+or - items, self._items = self._items, []
 + if self.is_closed: return []
 + ...
-or
-- while not self._items
+or - while not self._items
 + if self.is_closed: return []
 + ...
 The last tokens and the end come together. [] says that nothing follows, so it may come only when the mailbox is closed
@@ -243,8 +236,7 @@ A mailbox that waits for the end isn't a stream: return what is there, without w
 ~ while not self._items and not self.is_closed => while not self.is_closed
 What was taken is gone: the next call returns only what has arrived since.
 ~ = self._items, [] => = list(self._items), self._items
-or
-~ = self._items, [] => = self._items, self._items
+or ~ = self._items, [] => = self._items, self._items
 Is your mailbox empty after the wait, too? What was taken is gone, also if the reader had to wait for it.
 - while not self._items ... return items
 + items, self._items = self._items, []
@@ -257,8 +249,7 @@ Is your mailbox empty after the wait, too? What was taken is gone, also if the r
 - items, self._items = self._items, []
 + items = self._items
 + items.clear()
-or
-- items, self._items = ... return items
+or - items, self._items = ... return items
 + try: return self._items
 + finally: self._items.clear()
 Return the list of items itself, without a list around it.
@@ -267,8 +258,7 @@ An answer may have the same token twice in a row. Each item counts, also those t
 ~ return items => return list(dict.fromkeys(items))
 An item may be anything: 0, None, an empty string. Ask whether there are items, not whether they are true.
 ~ not self._items and => not any(self._items) and
-or
-~ return items => return [item for item in items if item]
+or ~ return items => return [item for item in items if item]
 If nothing is there, the reader has to wait: `async def take`, with an `await` in it.
 - async def take ... return items
 + def take(self):
@@ -282,8 +272,7 @@ A long pause delays each token, and a short one costs as much as not waiting at 
 `put` sets.
 - self._has_news.clear() ... await self._has_news.wait()
 + await asyncio.sleep(0.01)
-or
-- self._has_news.clear() ... await self._has_news.wait()
+or - self._has_news.clear() ... await self._has_news.wait()
 + self._has_news.clear()
 + try: await asyncio.wait_for(self._has_news.wait(), 0.05)
 + except TimeoutError: pass
@@ -291,8 +280,7 @@ Don't catch `CancelledError`: the caller wants the reader to stop.
 - await self._has_news.wait()
 + try: await self._has_news.wait()
 + except asyncio.CancelledError: return []
-or
-- await self._has_news.wait()
+or - await self._has_news.wait()
 + try: await self._has_news.wait()
 + except asyncio.CancelledError: pass
 Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`.
@@ -328,11 +316,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.1",
     title="the mailbox of a stream",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "An event says that there may be news, not what it is. Items stay in the list until the reader itself takes "

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
 from lessons_lib.checks.lesson_14.virtual_loop import accident, noticing, play, settle, state_of
 
@@ -132,19 +132,14 @@ However the coroutine ends, the engine has to be closed: `finally`. Nothing else
 - finally:
 + except ZeroDivisionError: pass
 + else:
-or
-- engine.close()
-or
-- executor.shutdown(wait=True) ... engine.close()
-or
-- finally:
+or - engine.close()
+or - executor.shutdown(wait=True) ... engine.close()
+or - finally:
 + except Exception:
 Cancelling the coroutine doesn't stop the thread: it is still in the engine. Wait for it first: `executor.shutdown()`.
 - executor.shutdown(wait=True)
-or
-~ wait=True => wait=False
-or
-- executor.shutdown(wait=True) ... engine.close()
+or ~ wait=True => wait=False
+or - executor.shutdown(wait=True) ... engine.close()
 + engine.close()
 + executor.shutdown(wait=True)
 A turn takes as long as a forward pass. In the event loop's own thread, nothing else runs in that time: `await
@@ -153,8 +148,7 @@ event_loop.run_in_executor(executor, engine.turn, arrived)`.
 `executor` has one thread, and no other may enter the engine. `asyncio.to_thread` and an executor of `None` use threads
 that all parts of the program share.
 ~ run_in_executor(executor, => run_in_executor(None,
-or
-~ event_loop.run_in_executor(executor, engine.turn, arrived) => asyncio.to_thread(engine.turn, arrived)
+or ~ event_loop.run_in_executor(executor, engine.turn, arrived) => asyncio.to_thread(engine.turn, arrived)
 `run_in_executor` returns at once, with a future. The events are there after `await`.
 ~ await event_loop => event_loop
 While requests are open, turns follow each other, whether commands have arrived or not: don't wait for any.
@@ -168,8 +162,7 @@ with a pause or without, costs an idle server as much as work.
 - arrived =
 + if not commands and not engine.open: await asyncio.sleep(0); continue
 + ...
-or
-- arrived =
+or - arrived =
 + if not commands and not engine.open: await asyncio.sleep(0.001); continue
 + ...
 `take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.
@@ -181,8 +174,7 @@ Take everything that has arrived. With one command a turn, a hundred callers wou
 + pending = locals().get("pending", [])
 + if commands or not (pending or engine.open): pending = pending + await commands.take()
 + arrived, pending = pending[:1], pending[1:]
-or
-~ engine.turn, arrived) => engine.turn, arrived[:1])
+or ~ engine.turn, arrived) => engine.turn, arrived[:1])
 A turn gets a list of commands. `take` returns one already: pass it on as it is.
 ~ engine.turn, arrived) => engine.turn, *arrived)
 Each command is carried out once: a turn gets what has arrived since the last one. Start each turn with a new list.
@@ -192,8 +184,7 @@ What `take` has returned is no longer in the mailbox. Give it to the next turn, 
 - arrived =
 + if not engine.open: await commands.take()
 + arrived = await commands.take() if commands else []
-or
-- arrived =
+or - arrived =
 + if not engine.open and not commands: await commands.take(); continue
 + ...
 The owner runs until the mailbox of commands is closed, not until the engine is idle.
@@ -203,8 +194,7 @@ The owner runs until the mailbox of commands is closed, not until the engine is 
 +     DELIVER
 +     arrived = await commands.take() if commands else []
 + while False:
-or
-~ while not commands.is_closed => while commands or engine.open
+or ~ while not commands.is_closed => while commands or engine.open
 A turn's events are all that its requests ever hear of it. Deliver them before you look whether to stop.
 - deliver(
 + events = await event_loop.run_in_executor(executor, engine.turn, arrived)
@@ -233,12 +223,10 @@ An engine that has failed can't go on, and its readers must hear of it. Let the 
 - deliver(
 + try: DELIVER
 + except RuntimeError: continue
-or
-- deliver(
+or - deliver(
 + try: DELIVER
 + except Exception: break
-or
-- finally:
+or - finally:
 + except Exception: pass
 + finally:
 Don't swallow `CancelledError`, which is how the server says stop, nor any other exception: `finally` lets them pass,
@@ -246,8 +234,7 @@ unless there is a `return` in it.
 - finally:
 + except asyncio.CancelledError: pass
 + finally:
-or
-- finally:
+or - finally:
 + except BaseException: pass
 + finally:
 A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
@@ -261,11 +248,9 @@ call in the cell above the exercise blocks until the thread has come back?
 - executor.shutdown(wait=True)
 + await asyncio.sleep(0)
 + ...
-or
-- executor.shutdown(wait=True)
+or - executor.shutdown(wait=True)
 + await asyncio.to_thread(executor.shutdown)
-or
-- event_loop =
+or - event_loop =
 + ...
 + turn = event_loop.create_future(); turn.set_result([])
 - deliver(
@@ -278,8 +263,7 @@ itself, without an `await`, which a cancellation could end.
 - executor.shutdown(wait=True) ... engine.close()
 + await event_loop.run_in_executor(executor, engine.close)
 + executor.shutdown(wait=True)
-or
-- executor.shutdown(wait=True) ... engine.close()
+or - executor.shutdown(wait=True) ... engine.close()
 + executor.submit(engine.close)
 + executor.shutdown(wait=True)
 It runs beside the other coroutines for as long as the server does: `async def`.
@@ -317,11 +301,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.2",
     title="the owner's loop",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the thread "

@@ -4,10 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import frozen
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, frozen, mistakes
 
 Case = tuple[dict[str, Any], list[int]]
 OLD = "output_token_ids"
@@ -94,26 +91,21 @@ As part of the prompt, these tokens don't count as generated: the seed starts ag
 penalties don't see them, and a stop string that began before the cut isn't found.
 - return {
 + return {**request, "prompt": request["prompt"] + token_ids}
-or
-- return {
+or - return {
 + return {**request, "prompt": [*request["prompt"], *token_ids], "max_tokens": request["max_tokens"] - len(token_ids)}
-or
-~ {**request, => {**request, "prompt": request["prompt"] + output_token_ids,
+or ~ {**request, => {**request, "prompt": request["prompt"] + output_token_ids,
 `max_tokens` limits the whole completion, and tokens in `output_token_ids` count. Leave it as it is.
 ~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(token_ids),
 Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice. (`extend` returns
 None.)
 - return {
 + return dict(request)
-or
-- return {
+or - return {
 + return {**request, "output_token_ids": None}
 All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one.
 ~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"],
-or
-~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
-or
-~ {**request, => {**{name: value for name, value in request.items() if value},
+or ~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
+or ~ {**request, => {**{name: value for name, value in request.items() if value},
 `{earlier}` came before this request, and these tokens belong to the completion, too. The completion so far is `{all}`.
 = output_token_ids = list(token_ids)
 The field `output_token_ids` already has `{earlier}`. The tokens received since then are missing.
@@ -128,25 +120,21 @@ A model may generate the same token twice in a row. All of `{new}` are new: drop
 = output_token_ids = list(dict.fromkeys([*(request.get("output_token_ids") or ()), *token_ids]))
 The field may be missing: `request["output_token_ids"]` raises KeyError then, and `request.get(...)` returns None.
 = output_token_ids = [*request["output_token_ids"], *token_ids]
-or
-= output_token_ids = request.get("output_token_ids") + token_ids
+or = output_token_ids = request.get("output_token_ids") + token_ids
 `"output_token_ids": None` means the same as a missing field. `get(name, default)` returns None then, not the default.
 = output_token_ids = [*request.get("output_token_ids", ()), *token_ids]
-or
-= output_token_ids = request.get("output_token_ids", []) + token_ids
+or = output_token_ids = request.get("output_token_ids", []) + token_ids
 The completion has all of its {limit} tokens, so nothing is left to generate: return None.
 - if len(output_token_ids)
 - return None
-or
-~ >= request["max_tokens"] => > request["max_tokens"]
+or ~ >= request["max_tokens"] => > request["max_tokens"]
 The completion has fewer than {limit} tokens. The prompt doesn't count.
 ~ len(output_token_ids) >= => len(request["prompt"]) + len(output_token_ids) >=
 The completion has `{all}`, fewer than {limit} tokens, so the rest is still asked for.
 ~ >= request["max_tokens"] => + 1 >= request["max_tokens"]
 `max_tokens` limits the whole completion: `{earlier}` from before this request and `{new}` make all {limit}.
 ~ len(output_token_ids) >= => len(token_ids) >=
-or
-~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
+or ~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
 Your function returns None although tokens are missing. Is a `return` missing? (`update` and `append` return None, too.)
 - return {
 + pass
@@ -165,20 +153,17 @@ change it. Make a new list, `[*old, *token_ids]`.
 + output_token_ids += token_ids
 Your request contains one of the caller's own lists, so both grow together. It needs a list of its own.
 = output_token_ids = request["output_token_ids"] + token_ids if request.get("output_token_ids") else token_ids
-or
-- output_token_ids =
+or - output_token_ids =
 + if not token_ids: return dict(request)
 + ...
 A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
 ~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
 `output_token_ids` is the only new field. A server refuses fields that it doesn't know.
 ~ {**request, => {**request, "attempt": 2,
-or
-~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
+or ~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
 If no token is missing, return None and nothing else.
 ~ return None => return {}
-or
-~ return None => return request
+or ~ return None => return request
 """
 
 TASK = Task(
@@ -202,11 +187,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.2",
     title="a stream that goes on",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Answer two questions in this order. Which tokens does the completion have in all? And is it complete?",
         'The new request differs from the old one in one field only: `{**request, "name": value}` is a copy of a '

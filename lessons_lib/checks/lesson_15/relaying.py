@@ -5,9 +5,7 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_15.relay_mistakes import KNOWN
 from lessons_lib.checks.lesson_15.scripted import REASON, REFUSALS, Notes, Scripted, Told, told_chunk
@@ -261,11 +259,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.3",
     title="the core of a balancer",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "What do you have to remember while the chunks pass by, so that another replica can go on? And how many "
         "ways are there in which the stream ends: which of them does `stream_once` show you, and how?",

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.serving.router import Replica
 
 PROMPT, OTHER = "abcdefgh", "stuvwxyz"  # blocks of the prompt, and of others
@@ -116,8 +114,7 @@ A cached prefix isn't worth any wait: above the limit, the least loaded replica 
 ~ if replicas[best].load <= limit => if True
 A part of the prompt helps, too: count the matched blocks up to the first missing one, even if the rest isn't there.
 ~ return count => return 0
-or
-~ num_matched(replicas[index])) => (bool(block_hashes) and block_hashes[-1] in replicas[index].sent_blocks))
+or ~ num_matched(replicas[index])) => (bool(block_hashes) and block_hashes[-1] in replicas[index].sent_blocks))
 The replica that matches *most* blocks is the best one.
 = best = min(by_load, key=lambda index: num_matched(replicas[index]))
 Load and matched blocks aren't added up. Most blocks first; the load only decides ties, and whether it's too busy.
@@ -126,8 +123,7 @@ The count starts at 0 for each replica. Yours goes on from that of the one befor
 = best = max(by_load, key=lambda index: sum(map(num_matched, replicas[: index + 1])))
 Blocks of other prompts don't help this one. Count only the blocks of *this* prompt.
 ~ num_matched(replicas[index]) => len(replicas[index].sent_blocks)
-or
-~ num_matched(replicas[index]) => min(len(block_hashes), len(replicas[index].sent_blocks))
+or ~ num_matched(replicas[index]) => min(len(block_hashes), len(replicas[index].sent_blocks))
 Two matched blocks save more than one: compare how many match, not whether some do.
 ~ num_matched(replicas[index]) => num_matched(replicas[index]) > 0
 Exactly at the limit isn't *more than* the limit, so the replica may still be chosen.
@@ -136,8 +132,7 @@ One more than the limit *is* more than the limit, so the least loaded replica ge
 ~ <= limit => <= limit + 1
 The limit is how far the load may be *above the smallest load*: a difference, not the load itself, and not a factor.
 = limit = imbalance_limit
-or
-= limit = replicas[by_load[0]].load * imbalance_limit
+or = limit = replicas[by_load[0]].load * imbalance_limit
 The caller sets `imbalance_limit`. Yours has a number in its place.
 = limit = replicas[by_load[0]].load + 2
 The limit compares the best match's load with the *smallest* load. The largest doesn't matter.
@@ -146,8 +141,7 @@ The limit is about the load. `num_sent` counts requests that have ended, too.
 ~ replicas[best].load <= limit => replicas[best].num_sent - replicas[by_load[0]].num_sent <= imbalance_limit
 The limit counts from the smallest load of all, not from the mean, and not from the first replica's.
 = limit = sum(each.load for each in replicas) / len(replicas) + imbalance_limit
-or
-= limit = replicas[0].load + imbalance_limit
+or = limit = replicas[0].load + imbalance_limit
 If the best match is too busy, the *least loaded* replica gets the request, even if another one matches something.
 - best =
 + allowed = [index for index in by_load if replicas[index].load <= limit]
@@ -160,10 +154,8 @@ smallest load.
 + limit = replicas[by_load[0]].load + imbalance_limit
 Of two replicas that match the same number of blocks, the less loaded one is chosen.
 ~ max(by_load => max(range(len(replicas))
-or
-~ num_matched(replicas[index])) => (num_matched(replicas[index]), replicas[index].load))
-or
-~ max(by_load => max(by_load[::-1]
+or ~ num_matched(replicas[index])) => (num_matched(replicas[index]), replicas[index].load))
+or ~ max(by_load => max(by_load[::-1]
 If they match the same and have the same load, `num_sent` decides. Otherwise an idle system would send everything to
 the first replica.
 = by_load = sorted(range(len(replicas)), key=lambda index: replicas[index].load)
@@ -173,8 +165,7 @@ The smaller `num_sent` is preferred, not the larger.
 ~ , replicas[index].num_sent) => , -replicas[index].num_sent)
 The load comes before `num_sent`, which only decides between equal loads.
 ~ (replicas[index].load, replicas[index].num_sent) => (replicas[index].num_sent, replicas[index].load)
-or
-~ (replicas[index].load, replicas[index].num_sent) => replicas[index].num_sent
+or ~ (replicas[index].load, replicas[index].num_sent) => replicas[index].num_sent
 Replicas that are equal in everything: the first of them.
 ~ sorted(range(len(replicas)) => sorted(reversed(range(len(replicas)))
 Is a `return` missing?
@@ -191,27 +182,23 @@ A position in a sorted or filtered list isn't a position in the caller's `replic
 - by_load =
 + given, replicas = replicas, sorted(replicas, key=lambda each: (each.load, each.num_sent))
 + by_load = range(len(replicas))
-or
-- return best if
+or - return best if
 + return 0
-or
-- return best if
+or - return best if
 + most = [each for each in replicas if num_matched(each) == num_matched(replicas[best])]
 + return most.index(replicas[best]) if replicas[best].load <= limit else by_load[0]
 The caller goes on with its list, and the index is a position in it. Sort a list of indices, or a copy.
 - by_load =
 + replicas.sort(key=lambda replica: (replica.load, replica.num_sent))
 + by_load = range(len(replicas))
-or
-- return best if
+or - return best if
 + replicas.sort(key=lambda each: (-num_matched(each), each.load, each.num_sent))
 + return 0
 Only choose. The balancer itself counts the request, in `Replica.begin`.
 - by_load =
 + ...
 + replicas[by_load[0]].begin(block_hashes)
-or
-- by_load =
+or - by_load =
 + ...
 + replicas[by_load[0]].load += 1
 The caller still uses `block_hashes`. Read it without taking anything out.
@@ -237,8 +224,7 @@ Your count is the same whether all blocks match or all but the last. If all do, 
 at which a loop stops doesn't count.
 - return len(block_hashes)
 + return len(block_hashes) - 1
-or
-- for count, block ... return len
+or - for count, block ... return len
 + count = 0
 + for count, block in enumerate(block_hashes):
 +     if block not in replica.sent_blocks: break
@@ -273,11 +259,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.1",
     title="which replica",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two questions, one after the other. Which replica would save the most? And is it too busy? You need two "
         "replicas for that: the best one, and the least loaded one.",

@@ -3,11 +3,8 @@ project, a break-in."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_up_to
-from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
 from lessons_lib.conformance.break_in.one_test import check_one_test
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 ENGINES = ("lessons_lib.conformance.examples", "lessons_lib.conformance.adapters", "lessons_lib.engine")
 

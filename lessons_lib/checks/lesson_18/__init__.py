@@ -2,8 +2,5 @@
 its own."""
 
 from lessons_lib.checks.lesson_18 import accepting, guessing, verifying
-from lessons_lib.checks.lesson_18.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (guessing, verifying, accepting)]

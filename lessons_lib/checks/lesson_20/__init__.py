@@ -1,8 +1,5 @@
 """The exercises and the quiz of lesson 20."""
 
 from lessons_lib.checks.lesson_20 import evicting, fetching, loading
-from lessons_lib.checks.lesson_20.quiz import QUIZ
-
-__all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [each.EXERCISE for each in (loading, evicting, fetching)]

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.floors.floor import Floor
 from lessons_lib.kv_cache.prefix_cache import LruQueue
 
@@ -114,11 +113,9 @@ TASK = Task(
     about={"returned": "Of the older half of the queue: fewest hits, then the deepest, then the first."},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.2",
     title="the cheapest block to lose",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "First the candidates: which slots are in the older half of the queue? Then an order between two of them.",
         "`list(floor.free_queue)` begins with the least recently used. `min` with a key that is a tuple compares the "

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_20.letters import Letters, fields, host_floor
 
 
@@ -116,11 +115,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.3",
     title="a block from elsewhere",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two things can go wrong: there is no slot, or the block doesn't come. What must be undone in each case?",
         "Take a slot, let `read` write to its row, and register it only if that returned True. If not, release it.",

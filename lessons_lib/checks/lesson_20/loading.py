@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_20.letters import Disk, Letters, fields, hashes, host_floor
 from lessons_lib.floors.floored_pool import FlooredPrefixCache
 
@@ -178,11 +177,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.1",
     title="a prompt's blocks from all floors",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "At each point there is a next missing block. Where may it be? Look in the pool first. What could happen to a "
         "block that you found there, while you load the next one?",
