@@ -120,8 +120,8 @@ with tempfile.TemporaryDirectory() as folder, new_engine(12, 12, 36, folder) as 
         pool, before = engine.scheduler.pool, engine.scheduler.pool.num_loaded
         found, _, _ = ask(engine, prompt)
         loaded = pool.num_loaded - before
-        event = (f"{name}, {length} tokens: {found // BLOCK - loaded} blocks found in the pool, "
-                 f"{loaded} loaded, {length - found} tokens computed")
+        event = (f"{name}, {length} tokens: {found // BLOCK - loaded} blocks found in the pool"
+                 f", {loaded} loaded, {length - found} tokens computed")
         states.append(shelves_of(pool, names, event))
 Stepper(lambda i: draw_shelves(states, i), count=len(states), start=0, still=len(states) - 1)
 
@@ -445,7 +445,8 @@ returning = [i for i, call in enumerate(trace) if call.kind == "turn"
              and any(earlier.agent == call.agent for earlier in trace[:i])]
 rows = []
 for name, slots, disk in ("pool alone", 0, 0), ("host", 300, 0), ("small host, disk", 40, 300):
-    with tempfile.TemporaryDirectory() as folder, new_engine(44, slots, disk, folder) as engine:
+    with (tempfile.TemporaryDirectory() as folder,
+          new_engine(44, slots, disk, folder) as engine):
         if slots:
             with_all_yours(engine)
         found, ms, _ = zip(*(ask(engine, list(call.prompt)) for call in trace))
