@@ -49,9 +49,7 @@ leaves a slot free while a request waits
 + for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
 A is neither in `batch.waiting` nor in `batch.running`
 ~ batch.running => running
-- while batch.waiting or running:
-+ running = {}
-+ ...
+< while batch.waiting or running: => running = {}
 or ~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
 B is neither in `batch.waiting` nor in `batch.running`
 - for slot in range(batch.num_slots):
@@ -162,15 +160,9 @@ A count of its own, any token as a dummy, and answers that are appended at the e
 ~ or [0] => or [999]
 ~ batch.running[slot].output_ids.append(next_tokens[slot]) => got.append((batch.running[slot], next_tokens[slot]))
 ~ request.output_ids.append(next_tokens[0]) => got.append((request, next_tokens[0]))
-- while batch.waiting or
-+ computed = dict.fromkeys("ABCDEF", 0)
-+ ...
-- for slot in range(batch.num_slots):
-+ got = []
-+ ...
-- for slot in [slot for slot, request
-+ for request, token in got: request.output_ids.append(token)
-+ ...
+< while batch.waiting or => computed = dict.fromkeys("ABCDEF", 0)
+< for slot in range(batch.num_slots): => got = []
+< for slot in [slot for slot, request => for request, token in got: request.output_ids.append(token)
 Tuples are as good as lists.
 ~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
 """

@@ -41,16 +41,14 @@ By the room in the last block.
 """
 TABLES = """
 All or nothing: a refused call changes nothing
-- self.blocks += self.pool
-+ while len(self.blocks) < needed: self.blocks += self.pool.allocate(1)
+- self.blocks += self.pool => while len(self.blocks) < needed: self.blocks += self.pool.allocate(1)
 `self.blocks.append(...)` nests it
 - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks.append(self.pool.allocate(needed - len(self.blocks)))
 That is right for blocks of 16
 ~ self.pool.block_size) => 16)
 Keep the existing blocks, and add the new ones after them
-- self.blocks += self.pool
-+ self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
+- self.blocks += self.pool => self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
 or - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks = self.pool.allocate(needed - len(self.blocks))
 For 17 tokens, the table needs 2 blocks of 16: keep
@@ -58,8 +56,7 @@ For 17 tokens, the table needs 2 blocks of 16: keep
 For 2 tokens, the table needs 1 block of 16: fill the last block first
 ~ needed - len(self.blocks) => blocks_for(count, self.pool.block_size)
 add `count` last
-- self.num_tokens += count
-+ self.num_tokens = count
+- self.num_tokens += count => self.num_tokens = count
 """
 
 # 03.2 slot_mapping
@@ -174,8 +171,7 @@ C stays in `waiting`: B comes first, and doesn't fit
 +         request.table.append(request.prompt_tokens)
 +         running.append(request)
 C stays in `waiting`: the first that doesn't fit ends the step
-- while waiting and
-+ while waiting:
+- while waiting and => while waiting:
 - request = waiting.popleft()
 + request = waiting.popleft()
 + if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): continue
@@ -313,9 +309,7 @@ refused call changes nothing
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
 `in self.used` finds a block without a search
-- for block in blocks
-+ if any(block in self.free_queue for block in blocks): raise ValueError
-+ ...
+< for block in blocks => if any(block in self.free_queue for block in blocks): raise ValueError
 """
 
 # 03.6 blocks_for

@@ -12,23 +12,19 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 CACHES = """
 A block and an offset; a copy of each block.
-- cache.flatten
-+ cache[slot_mapping // self.block_size, slot_mapping % self.block_size] = new
+- cache.flatten => cache[slot_mapping // self.block_size, slot_mapping % self.block_size] = new
 = keys, values = (torch.stack([all[layer][block] for block in blocks]) for all in (self.keys, self.values))
 = return [keys.flatten(0, 1)[:num_tokens], values.flatten(0, 1)[:num_tokens]]
 PyTorch's functions for an index; the slots of each position.
-- cache.flatten
-+ cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
+- cache.flatten => cache.view(-1, *cache.shape[2:]).index_copy_(0, slot_mapping, new)
 - keys, values = self.keys
 + position = torch.arange(num_tokens)
 + slots = torch.tensor(blocks)[position // self.block_size] * self.block_size + position % self.block_size
 = return self.keys[layer].flatten(0, 1)[slots], self.values[layer].flatten(0, 1)[slots]
 A scatter.
-- cache.flatten
-+ cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(new), new)
+- cache.flatten => cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(new), new)
 NumPy sees the same memory.
-- cache.flatten
-+ cache.numpy().reshape(-1, *cache.shape[2:])[slot_mapping.numpy()] = new.numpy()
+- cache.flatten => cache.numpy().reshape(-1, *cache.shape[2:])[slot_mapping.numpy()] = new.numpy()
 """
 REPLACED = """
 Write into the existing tensor
@@ -120,25 +116,17 @@ def in_place_token_by_token(query, keys, values, blocks, num_tokens, scale):
 IN_PLACE = """
 The blocks from last to first, and scores that are changed in place.
 ~ zip(range(0, num_tokens, block_size), blocks) => reversed([*zip(range(0, num_tokens, block_size), blocks)])
-- is_later =
-+ ...
-+ scores[is_later] = float("-inf")
+> is_later = => scores[is_later] = float("-inf")
 """
 NOT_IN_PLACE = """
 your code made a tensor of shape
-- num_new,
-+ keys[blocks]
-+ ...
+< num_new, => keys[blocks]
 your code made a tensor of shape [1, 120]
-- num_new,
-+ query.new_zeros(len(query), num_tokens)
-+ ...
+< num_new, => query.new_zeros(len(query), num_tokens)
 `.contiguous()`
 ~ [block, :filled, kv_head] => [:, :, kv_head].contiguous()[block, :filled]
 your code made a tensor of shape [32, 4, 2, 4]
-- out =
-+ ...
-+ query, keys, values = query.float(), keys.float(), values.float()
+> out = => query, keys, values = query.float(), keys.float(), values.float()
 Query head 0 is right, 1 isn't
 ~ values[block, :filled, kv_head] => values[block, :filled, 0]
 where they can't overflow
@@ -172,8 +160,7 @@ Contiguous tensors, and a list.
 = return [attended[None], None]
 All that is named in `kwargs`.
 ~ scaling: float | None = None, *, paged: "PagedPass", **kwargs: object, => **kwargs
-- layer =
-+ layer, paged, scaling = module.layer_idx, kwargs["paged"], kwargs.get("scaling")
+- layer = => layer, paged, scaling = module.layer_idx, kwargs["paged"], kwargs.get("scaling")
 ~ .transpose(0, 1) => .swapaxes(0, 1)
 """
 NO_FORWARD = """

@@ -145,9 +145,7 @@ A dict is expected
 Is a `return` missing
 - return counts
 Nothing has been computed yet
-- return counts
-+ for sequence, count in counts.items(): sequence.num_computed_tokens += count
-+ ...
+< return counts => for sequence, count in counts.items(): sequence.num_computed_tokens += count
 It is a float
 ~ = min(wanted, budget) => = float(min(wanted, budget))
 """
@@ -178,9 +176,7 @@ or lets it stall
 only if the rule says yes
 - self.allocate_slots(scheduler_output, sequence, min
 Nothing has been computed yet
-- self.allocate_slots(scheduler_output, sequence, min
-+ ...
-+ sequence.num_computed_tokens += min(wanted, budget)
+> self.allocate_slots(scheduler_output, sequence, min => sequence.num_computed_tokens += min(wanted, budget)
 Does the loop ever end
 ~ self.admit(scheduler_output, sequence) => pass
 """

@@ -183,8 +183,7 @@ The cache goes to the model by name: `past_key_values=cache`.
 `max_new_tokens` limits only the *new* tokens, and the cache holds those of the prompt, too.
 ~ len(new_tokens) < => cache.num_tokens <
 The tokens are right, but every pass computes the whole text again. Keep *one* cache, and feed only what it lacks.
-- logits = model
-+ logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
+- logits = model => logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
 The prefill's logits give the first new token, and that one belongs to the answer.
 = return new_tokens[1:]
 or - while len(new_tokens) < max_new_tokens

@@ -96,20 +96,14 @@ or ~ [self.keys[layer], key] => [key, self.keys[layer]]
 or ~ [self.values[layer], value] => [value, self.values[layer]]
 `update` returns the keys and values of *all* tokens so far: the layer's attention reads what it gets back. Yours
 returns the new ones only.
-- if layer in self.keys:
-+ new = key, value
-+ ...
+< if layer in self.keys: => new = key, value
 = return new
-or - if layer in self.keys: ... value = torch.cat
-+ pass
+or - if layer in self.keys: ... value = torch.cat => pass
 `update` returns what was there before the new tokens. A token sees itself, too: add first, then return.
-- if layer in self.keys:
-+ old = self.keys.get(layer, key), self.values.get(layer, value)
-+ ...
+< if layer in self.keys: => old = self.keys.get(layer, key), self.values.get(layer, value)
 = return old
 Nothing is kept or counted from one pass to the next. Store what you return: it's what the next pass starts from.
-- self.keys[layer], self.values[layer] = key, value
-+ pass
+- self.keys[layer], self.values[layer] = key, value => pass
 The second pass joins the first one's tokens, and the third misses those of the second: store the joined tensors every
 time, not only the first.
 - self.keys[layer], self.values[layer] = key, value
@@ -121,8 +115,7 @@ Each layer has keys and values of its own, and yours share one place. Keep them 
 or = return self.keys[0], self.values[0]
 The values are joined with the old *keys*. Keep both, apart.
 ~ torch.cat([self.values[layer], value] => torch.cat([self.keys[layer], value]
-or - self.values: dict
-+ self.values = self.keys
+or - self.values: dict => self.values = self.keys
 Give back all four axes, [1, KV heads, tokens, head size], as they came.
 = return key[0], value[0]
 Keys first, then values: yours are the other way around.

@@ -184,9 +184,7 @@ MISTAKES = """
 The wave goes on until its *last* row has finished. Yours stops with the first.
 ~ while any(running) => while all(running)
 Only the row that writes the end token has finished. The others go on.
-- running[row] = token
-+ ...
-+ if token == eos_token_id: running = [False] * len(running)
+> running[row] = token => if token == eos_token_id: running = [False] * len(running)
 The end token belongs to the answer: append it, then stop the row.
 ~ answers[row].append(token) => answers[row] += [token] * (token != eos_token_id)
 A finished row is still computed, but its answer doesn't change any more. Yours goes on growing.
@@ -211,9 +209,7 @@ or = return [answer[1:] for answer in answers]
 The answers come in the order of the prompts.
 = return sorted(answers, key=len)
 A prompt may contain the padding token, and there it is real. Take the mask that `pad_left` returns.
-- position_ids = positions_from_mask
-+ attention_mask = (input_ids != pad_token_id).long()
-+ ...
+< position_ids = positions_from_mask => attention_mask = (input_ids != pad_token_id).long()
 Padding needs a valid position, too, and -1 isn't. `positions_from_mask` gives it 0.
 = position_ids = attention_mask.cumsum(dim=1) - 1
 A pass gives each row one token, the best of its last column: `.logits[:, -1].argmax(dim=-1)`.

@@ -102,9 +102,7 @@ Tensors are asked for: `torch.tensor(...)` makes one of a list of rows.
 A request is a row, not a column.
 = return torch.tensor(input_ids).T, torch.tensor(attention_mask).T
 The rows are in the order of the prompts. Do you sort them?
-- longest = max
-+ prompt_ids = sorted(prompt_ids, key=len)
-+ ...
+< longest = max => prompt_ids = sorted(prompt_ids, key=len)
 A prompt's tokens keep their order.
 ~ + list(ids) => + list(ids)[::-1]
 """

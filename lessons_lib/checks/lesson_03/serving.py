@@ -181,9 +181,7 @@ TASK = Task(
         or ~ last.table.release() => pool.free(last.table.blocks)
         A request with room in its last block needs no free one. Another gives up its blocks only after an `append` has
         raised OutOfBlocks.
-        - running[grown].table.append()
-        + if not pool.free_queue: raise OutOfBlocks
-        + ...
+        < running[grown].table.append() => if not pool.free_queue: raise OutOfBlocks
         """),
     about={
         **{name: about(name) for name in ORDER},

@@ -104,8 +104,7 @@ TASK = Task(
     refusals=("OutOfBlocks", "ValueError"),
     known=mistakes("""
         The two arguments of `blocks_for` are swapped: first the tokens, then the block size.
-        - needed = blocks_for
-        + needed = blocks_for(self.pool.block_size, self.num_tokens + count)
+        - needed = blocks_for => needed = blocks_for(self.pool.block_size, self.num_tokens + count)
         """),
     clear=0.8,
     about={

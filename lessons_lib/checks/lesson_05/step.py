@@ -40,8 +40,7 @@ tokens first; then retire and admit, once.
 + request.append_token(next_token)
 + retire(batch)
 + admit(batch)
-or - retire(batch)
-+ pass
+or - retire(batch) => pass
 - request.append_token(next_token)
 + request.append_token(next_token)
 + retire(batch)

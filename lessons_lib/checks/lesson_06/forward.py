@@ -91,11 +91,8 @@ def tell(case: Case) -> str:
 
 MISTAKES = """
 A token attends to itself, too, so its key must be in the cache first: write, then attend.
-- paged.cache.write
-+ pass
-- attended =
-+ ...
-+ paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
+- paged.cache.write => pass
+> attended = => paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
 Nothing was written to the cache, so later tokens can't attend to these: `paged.cache.write(layer, keys, values,
 paged.slot_mapping)`.
 - paged.cache.write
@@ -119,12 +116,10 @@ Those are the new tokens only. `attend` reads the whole pool of this layer, `pag
 Keys and values are swapped in the call of `attend`.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.values[layer], paged.cache.keys[layer], scale
 The layer unpacks two values: the attention, and None in place of the weights.
-- return
-+ return attended[None]
+- return => return attended[None]
 or - return
 + return attended[None], attended
-or - return
-+ return None, attended[None]
+or - return => return None, attended[None]
 `write` writes all new tokens at once: call it once.
 - paged.cache.write
 + for token in range(len(paged.slot_mapping) - 1):

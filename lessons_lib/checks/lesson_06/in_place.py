@@ -116,8 +116,7 @@ The mask is inverted: it hides what should be seen.
 ~ filled) > position => filled) < position
 NaN is 0 / 0, 0 × ∞ or ∞ − ∞ here. Is the new state assigned, `seen = add_block(seen, ...)`? Are later keys hidden with
 `masked_fill`, not with 0 × −∞? Do all exponentials come from `add_block`, where they can't overflow?
-- seen = add_block
-+ add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
+- seen = add_block => add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
 Neighboring query heads share a KV head: with {q_heads} query heads and {kv_heads} KV heads, query head h uses h ×
 {kv_heads} // {q_heads}.
 ~ head * kv_heads // q_heads => head % kv_heads
@@ -130,9 +129,7 @@ or ~ .T * scale => .T * head_dim**-0.5
 Scores come from keys, and the output from values.
 ~ values[block, :filled, kv_head] => keys[block, :filled, kv_head]
 Carry the state of `add_block` from block to block, and divide once. You start again in each block.
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
+> filled = => seen = nothing_seen(num_new, head_dim, query.dtype)
 `attention_of(seen)` divides the sums by the total, once all blocks are added.
 ~ attention_of(seen) => seen.output
 Only the last block is partly filled. The others have {size} tokens each.
@@ -145,11 +142,8 @@ Slots without a token hold anything, here NaN. Hiding them isn't enough, since 0
 = filled = block_size
 The rest of the last block isn't this sequence's. It has {tokens} tokens: `num_tokens` counts the new ones.
 = filled = block_size
-- is_later =
-+ is_later = torch.zeros(num_new, filled, dtype=torch.bool)
-or - num_new, q_heads, head_dim
-+ num_tokens += len(query)
-+ ...
+- is_later = => is_later = torch.zeros(num_new, filled, dtype=torch.bool)
+or < num_new, q_heads, head_dim => num_tokens += len(query)
 `blocks` is in the order of the tokens, and ids come in any order: don't sort or reverse them.
 ~ block_size), blocks) => block_size), sorted(blocks[: -(-num_tokens // block_size)]))
 or ~ block_size), blocks) => block_size), blocks[: -(-num_tokens // block_size)][::-1])

@@ -146,8 +146,7 @@ The first argument of `tl.store` is the destination: `out + offsets`. The caller
 ~ tl.store(out => tl.store(x
 or ~ tl.store(out => tl.store(y
 A kernel returns nothing: what it doesn't store is lost.
-- tl.store
-+ return total
+- tl.store => return total
 Load the values first: you compute with an address.
 ~ tl.load(x + offsets, mask=mask) => (x + offsets)
 or ~ tl.load(y + offsets, mask=mask) => (y + offsets)

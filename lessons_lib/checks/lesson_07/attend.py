@@ -152,12 +152,8 @@ Divide by `row_sum`, after the loop.
 ~ return acc / row_sum => return acc
 or ~ acc / row_sum => acc / row_max
 Divide once, after the loop. You divide in every iteration.
-- row_max, row_sum, acc = add_keys
-+ ...
-+ acc = acc / row_sum
-or - row_max, row_sum, acc = add_keys
-+ ...
-+ acc = acc / row_sum
+> row_max, row_sum, acc = add_keys => acc = acc / row_sum
+or > row_max, row_sum, acc = add_keys => acc = acc / row_sum
 ~ return acc / row_sum => return acc
 `row_max`, `row_sum` and `acc`, in this order, go into `add_keys`, and come out of it changed. All three go from block
 to block: set inside the loop, they forget all blocks but the last.

@@ -115,9 +115,7 @@ You used the values as keys.
 Don't divide: the caller does, once, and the split kernel also needs the sum.
 ~ return row_max, row_sum, acc => return row_max, row_sum, acc / row_sum[:, None]
 You divide in every iteration. Nothing is divided here: the caller does it, once.
-- acc = tl.dot
-+ ...
-+ acc = acc / row_sum[:, None]
+> acc = tl.dot => acc = acc / row_sum[:, None]
 Take all four results of `online_softmax`, in every iteration: weights, maximum, sum and `acc`. In them, the old sum and
 `acc` are rescaled.
 ~ weights, row_max, row_sum, acc = => weights, row_max, row_sum, scaled =
@@ -129,23 +127,15 @@ A new maximum changes what was summed before: `online_softmax` rescales the old 
 + weights = tl.exp2(scores - row_max[:, None])
 + row_sum += tl.sum(weights, axis=1)
 What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
-- dim
-+ ...
-+ blank = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+> dim => blank = tl.full([queries.shape[0]], float("-inf"), tl.float32)
 ~ online_softmax(scores, row_max, row_sum, acc) => online_softmax(scores, blank, 0.0 * row_sum, 0.0 * acc)
 `online_softmax` returns weights, maximum, sum and acc, in this order.
 ~ weights, row_max, row_sum, acc = => weights, row_sum, row_max, acc =
 or ~ weights, row_max, row_sum, acc = => row_max, weights, row_sum, acc =
 The sum that `online_softmax` returns has these weights in it, and its `acc` is rescaled: do neither again.
-- acc = tl.dot
-+ row_sum += tl.sum(weights, axis=1)
-+ ...
-or - weights, row_max
-+ before = row_max
-+ ...
-- acc = tl.dot
-+ acc *= tl.exp2(before - row_max)[:, None]
-+ ...
+< acc = tl.dot => row_sum += tl.sum(weights, axis=1)
+or < weights, row_max => before = row_max
+< acc = tl.dot => acc *= tl.exp2(before - row_max)[:, None]
 First `online_softmax`, which rescales `acc`; then add weights × values: the weights are relative to the new maximum.
 - weights, row_max
 - acc = tl.dot

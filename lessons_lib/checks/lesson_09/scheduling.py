@@ -146,9 +146,7 @@ out.
 `waiting.next` needs a waiting sequence: make `self.waiting` part of the loop's condition.
 ~ while self.waiting and => while
 Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out of the queue.
-- self.admit(scheduler_output, sequence)
-+ self.waiting.remove(sequence)
-+ ...
+< self.admit(scheduler_output, sequence) => self.waiting.remove(sequence)
 A sequence that has run before wants known − computed: its answer so far is known, too, and some of its tokens may be
 in the cache.
 = wanted = len(sequence.prompt_ids)

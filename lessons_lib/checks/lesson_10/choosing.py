@@ -210,22 +210,19 @@ A time over its tokens contains a share of what any step or any swap takes. Divi
 difference of their tokens: that gives seconds per token.
 = recompute_per_token = last["recompute_s"] / last["tokens"]
 or = recompute_per_token = first["recompute_s"] / first["tokens"]
-or - swap_base
-+ swap_per_token, swap_base = swap_last / last["tokens"], 0
+or - swap_base => swap_per_token, swap_base = swap_last / last["tokens"], 0
 or - swap_base
 + swap_per_token, swap_base = swap_last / last["tokens"], 0
 = recompute_per_token = last["recompute_s"] / last["tokens"]
 or ~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
 or ~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
 Your function answers the same for every victim. Does it ask for the computed tokens? Are both times in seconds?
-- return swap_base
-+ return True
+- return swap_base => return True
 or - return swap_base
 + return False
 A single break-even length doesn't do: if a token takes longer to swap than to recompute, there is none; and a swap
 copies whole blocks.
-- return swap_base
-+ return computed > swap_base / (recompute_per_token - swap_per_token)
+- return swap_base => return computed > swap_base / (recompute_per_token - swap_per_token)
 or - return swap_base
 + return computed >= 75
 A victim's own times are on the lines, between two measurements. You compare those of the nearest one.
@@ -233,9 +230,7 @@ A victim's own times are on the lines, between two measurements. You compare tho
 + row = min(recorded, key=lambda row: abs(row["tokens"] - computed))
 + return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
 Ask the victim that your function gets, and its scheduler, each time.
-- def should_swap
-+ kept = []
-+ ...
+< def should_swap => kept = []
 - return swap_base
 + kept.append(swap_base + swap_per_token * copied < recompute_per_token * computed)
 + return kept[0]

@@ -194,8 +194,7 @@ empty, they are lost.
 ~ if not victim.swapped => if True
 or ~ if not victim.swapped => if victim.swapped
 The tokens that this step has scheduled aren't in that count yet: `update` adds them after the step.
-- scheduler_output.num_scheduled_tokens.pop
-+ count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
+- scheduler_output.num_scheduled_tokens.pop => count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
 - if not victim.swapped ... victim.num_computed_tokens
 + victim.num_computed_tokens -= count
 or - scheduler_output.num_scheduled_tokens.pop
@@ -203,13 +202,9 @@ or - scheduler_output.num_scheduled_tokens.pop
 The swap space holds the only copy of its keys and values. Free its blocks in `scheduler.pool` only, and leave
 `victim.swapped` as it is.
 ~ scheduler.pool.free(victim.blocks) => scheduler.release(victim)
-or - if not victim.swapped
-+ victim.swapped = []
-+ ...
+or < if not victim.swapped => victim.swapped = []
 A swapped victim waits as well: only its tokens still count as computed. Everything else is the same for both.
-- scheduler_output.num_scheduled_tokens.pop
-+ if victim.swapped: return
-+ ...
+< scheduler_output.num_scheduled_tokens.pop => if victim.swapped: return
 """
 
 TASK = Task(

@@ -117,9 +117,7 @@ or ~ cut == "colwise" => False
 ~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
 ~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
 The number of parts is `world_size`; yours is always 2.
-- size, rest
-+ rank, world_size = rank % 2, 2
-+ ...
+< size, rest => rank, world_size = rank % 2, 2
 `bias` is None if the layer has none. Then the part has none either: return None for it.
 ~ None if bias is None else bias[own] => bias[own]
 ~ None if bias is None or rank > 0 else => None if rank > 0 else

@@ -124,8 +124,7 @@ You accept every guess. Those that the draft draws more often than the model wou
 The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) / q(x) = p(x). You take another one.
 ~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
 Each guess needs one coin. A second one changes its probability.
-- if not coin
-+ if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
+- if not coin => if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
 or - if not coin
 + if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
 A guess is judged only if those before it were accepted, so its own p(x) / q(x) counts, not their product.
@@ -164,12 +163,8 @@ Accept x with probability p(x) / q(x): toss the coin.
 ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] >= q[guess]
 or ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] == max(p)
 Always drawing anew from p has the right distribution, too, but then no guess is ever accepted.
-- for place, (guess, q, p)
-+ return [choose(probs[0])]
-+ ...
-or - for place, (guess, q, p)
-+ if draft: return [choose(probs[0])]
-+ ...
+< for place, (guess, q, p) => return [choose(probs[0])]
+or < for place, (guess, q, p) => if draft: return [choose(probs[0])]
 or ~ coin(min(1.0, p[guess] / q[guess])) => coin(q[guess] and sum(min(pair) for pair in zip(p, q)))
 You accept a guess if a draw of the larger model is the same by chance. That happens with p(x), and p(x) / q(x) is more.
 - if not coin
@@ -183,9 +178,7 @@ or ~ choose(probs[len(draft)]) => choose(probs[0])
 or ~ return [*draft, choose(probs[len(draft)])] => return draft
 or ~ choose(probs[len(draft)]) => choose([max(0.0, a - b) for a, b in zip(probs[-1], (draft_probs or [[0, 0]])[-1])])
 Without guesses, one token is drawn from the first row of `probs`.
-- for place, (guess, q, p)
-+ if not draft: return []
-+ ...
+< for place, (guess, q, p) => if not draft: return []
 The guesses before the refused one are accepted: they come first.
 ~ return [*draft[:place], choose( => return [choose(
 The token that is drawn replaces the refused guess and all that follow it.
@@ -223,15 +216,12 @@ or - for place, (guess, q, p)
 or ~ min(1.0, p[guess] / q[guess]) => min(1.0, probs[0][guess] / q[guess])
 After a refusal, p and q are those of the refused place.
 ~ in zip(p, q)] => in zip(probs[place + 1], q)]
-or - for place, (guess, q, p)
-+ if draft: first_p, first_q = probs[0], draft_probs[0]
-+ ...
+or < for place, (guess, q, p) => if draft: first_p, first_q = probs[0], draft_probs[0]
 ~ in zip(p, q)] => in zip(first_p, first_q)] if first_p != first_q else p
 `probs` has a row for each place: the guess in place i is judged by row i.
 ~ enumerate(zip(draft, draft_probs, probs)) => enumerate(zip(draft, draft_probs, probs[1:]))
 Only the first refusal ends the guesses. You stop after the first guess, right or wrong.
-- return [*draft, choose(probs[len(draft)])]
-+ return [*draft[:1], choose(probs[len(draft[:1])])]
+- return [*draft, choose(probs[len(draft)])] => return [*draft[:1], choose(probs[len(draft[:1])])]
 ~ zip(draft, draft_probs, probs)) => zip(draft[:1], draft_probs, probs))
 The coin says whether the guess is accepted. You take it the other way round.
 ~ if not coin => if coin

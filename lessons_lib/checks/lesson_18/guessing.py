@@ -102,9 +102,7 @@ MISTAKES = """
 +     for text in texts:
 +         for end in range(size, len(text)):
 +             counts[tuple(text[end - size : end])][text[end]] += 1
-or - for text in texts
-+ list(texts)
-+ ...
+or < for text in texts => list(texts)
 A text's first tokens count, too, in contexts that are shorter than `longest`. You begin after them.
 ~ range(1, len(text)) => range(longest, len(text))
 A context has at least one token. After none at all, anything is guessed.
@@ -117,8 +115,7 @@ or ~ range(1, len(text)) => range(len(text))
 `len(tokens)`.
 = contexts = (tuple(tokens[len(tokens) - n :]) for n in range(longest, 0, -1))
 Each guess begins with the longest context again. Yours never gets longer once a shorter one was needed.
-- tokens = tokens[-longest:]
-+ tokens, size = tokens[-longest:], longest
+- tokens = tokens[-longest:] => tokens, size = tokens[-longest:], longest
 = contexts = (tuple(tokens[start:]) for start in range(max(0, len(tokens) - size), len(tokens)))
 - draft.append
 + draft.append(best)
@@ -178,8 +175,7 @@ The second token of a text follows the first: a context may begin with the first
 ~ range(1, len(text)) => range(2, len(text))
 or ~ min(longest, end) + 1 => min(longest, end - 1) + 1
 An n-gram doesn't reach from one text into the next: what follows an end is another story.
-- for text in texts
-+ for text in [[token for text in texts for token in text]]:
+- for text in texts => for text in [[token for text in texts for token in text]]:
 Only what followed most often is guessed.
 ~ found.most_common(1) => [list(found.items())[0]]
 or ~ found.most_common(1) => [list(found.items())[-1]]
@@ -196,8 +192,7 @@ or ~ count / (found.total() + 1) => 1 / (found.total() + 1)
 or ~ count / (found.total() + 1) => count / (len(counts) + 1)
 or ~ count / (found.total() + 1) => count / (count + 1)
 A guess counts as a token for the next one: guess again from the text with the guess after it.
-- tokens = [*tokens, best.token]
-+ pass
+- tokens = [*tokens, best.token] => pass
 or - tokens = [*tokens, best.token]
 + tokens = [best.token]
 The chance of a guess assumes that those before it are right. You multiply them.
@@ -239,8 +234,7 @@ or ~ return guess => return guess([], 0)
 The caller still uses its list of tokens. Work on a copy: `tokens = list(tokens)`, or `[*tokens, token]`.
 - tokens = tokens[-longest:]
 ~ range(len(tokens)) => range(max(0, len(tokens) - longest), len(tokens))
-- tokens = [*tokens, best.token]
-+ tokens.append(best.token)
+- tokens = [*tokens, best.token] => tokens.append(best.token)
 Whether a text occurred before makes no difference: each is counted.
 ~ for text in texts => for text in map(list, dict.fromkeys(map(tuple, texts)))
 A context counts as often as it occurs in a text.

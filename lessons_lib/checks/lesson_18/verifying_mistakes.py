@@ -19,8 +19,7 @@ or ~ for place, token in enumerate(own) => for place, token in enumerate(own[: m
 What follows a wrong guess was computed from a text that doesn't exist, even if the tokens agree again.
 - for place, token in enumerate(own)
 + for place, token in enumerate([each for each, guess in zip(own, [*draft, own[-1]]) if each == guess]):
-- if sequence.finish_reason or draft
-+ if sequence.finish_reason:
+- if sequence.finish_reason or draft => if sequence.finish_reason:
 or ~ if sequence.finish_reason or draft[place : place + 1] != [token] => if sequence.finish_reason
 In place of a wrong guess comes what the model draws. You keep the guess.
 ~ sequence.append_token(token) => sequence.append_token((draft + [token])[place])
@@ -28,17 +27,13 @@ or ~ for place, token in enumerate(own) => for place, token in enumerate([*draft
 There is one token more than guesses: after the last guess, `draft` has none to compare with.
 ~ draft[place : place + 1] != [token] => token != draft[place]
 The caller still uses the guesses, and `dict(drafts)` copies none of its lists: take `list(draft)`.
-- for place, token in enumerate(own)
-+ for token in own:
+- for place, token in enumerate(own) => for token in own:
 - if sequence.finish_reason or draft
 + if sequence.finish_reason or not draft or draft.pop(0) != token:
-or - for place, token in enumerate(own)
-+ for token in own:
+or - for place, token in enumerate(own) => for token in own:
 - if sequence.finish_reason or draft
 + if not draft or draft.pop(0) != token or sequence.finish_reason:
-or - sequence.blocks =
-+ ...
-+ draft.clear()
+or > sequence.blocks = => draft.clear()
 Nothing is kept after the end of an answer, even if the guesses are right. `max_new_tokens` ends it, too: ask
 `sequence.finish_reason`.
 ~ if sequence.finish_reason or draft => if token == 0 or draft
@@ -47,9 +42,7 @@ A right guess doesn't end the answer: go on to the next row.
 ~ draft[place : place + 1] != [token] => draft
 or ~ draft[place : place + 1] != [token] => draft[place : place + 1] in ([], [token])
 The end token is part of the answer: append it, too.
-- sequence.append_token
-+ if token == 0: break
-+ ...
+< sequence.append_token => if token == 0: break
 The answer may end here: `sequence.append_token` appends a token and sets `finish_reason`.
 ~ sequence.append_token(token) => sequence.output_ids.append(token)
 Row i of the logits is what follows token i of the row: the first row is that of the last known token, and says whether
@@ -61,8 +54,7 @@ Each sequence has as many rows as it has guesses, and one more: the next one's b
 + rows = iter(logits)
 + for place, token in enumerate(own):
 or ~ range(len(draft) + 1)] => range(len(draft))] or [draw(next(rows), sequence, first)]
-or - rows = iter(logits)
-+ rows, longest = 0, max(map(len, drafts.values())) + 1
+or - rows = iter(logits) => rows, longest = 0, max(map(len, drafts.values())) + 1
 - own =
 + own = [draw(logits[min(rows + place, len(logits) - 1)], sequence, first + place) for place in range(len(draft) + 1)]
 + rows += longest
@@ -89,8 +81,7 @@ The place of a row is that before anything was appended. Once you append tokens,
 + for place in range(len(draft) + 1):
 +     own.append(draw(next(rows), sequence, len(sequence.output_ids) + place))
 +     if not sequence.finish_reason and own[:-1] == draft[: place]: sequence.append_token(own[-1])
-- for place, token in enumerate(own)
-+ for token in ():
+- for place, token in enumerate(own) => for token in ():
 The newest token isn't computed yet: the next pass computes it.
 = sequence.num_computed_tokens = sequence.num_tokens
 Set `sequence.num_computed_tokens`: else the next pass computes the same tokens again.
@@ -123,8 +114,7 @@ The prompt needs blocks, too.
 The sequence still lists the blocks that it gave back: another sequence will write to them.
 - sequence.blocks =
 The runner's block tables notice a new list, and not one that shrinks in place: assign `sequence.blocks`.
-- sequence.blocks =
-+ del sequence.blocks[needed:]
+- sequence.blocks = => del sequence.blocks[needed:]
 or - pool.free ... sequence.blocks =
 + while len(sequence.blocks) > needed:
 +     pool.free([sequence.blocks.pop()])
@@ -137,9 +127,7 @@ or ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[needed : n
 `pool.free` takes a list of blocks.
 ~ pool.free(sequence.blocks[needed:]) => [pool.free(each) for each in sequence.blocks[needed:]]
 Of a sequence that has ended, too, computed tokens are counted and blocks are freed.
-- sequence.num_computed_tokens =
-+ if sequence.finish_reason: continue
-+ ...
+< sequence.num_computed_tokens = => if sequence.finish_reason: continue
 Free the last blocks, those past the computed tokens.
 ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks[:needed])
 or - pool.free ... sequence.blocks =
@@ -147,18 +135,12 @@ or - pool.free ... sequence.blocks =
 + pool.free(sequence.blocks[:count])
 + sequence.blocks = sequence.blocks[count:]
 Free only the blocks of wrong guesses. The loop frees all that a finished sequence holds.
-- pool.free ... sequence.blocks =
-+ needed *= not sequence.finish_reason
-+ ...
+< pool.free ... sequence.blocks = => needed *= not sequence.finish_reason
 or ~ pool.free(sequence.blocks[needed:]) => pool.free(sequence.blocks)
 The guesses aren't tokens of the sequence yet, and its tokens before this pass stay.
-- for place, token in enumerate(own)
-+ del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
-+ ...
+< for place, token in enumerate(own) => del sequence.output_ids[len(sequence.output_ids) - len(draft) :]
 A sequence without guesses gets a token, too: the row of its last token.
-- first = len(sequence.output_ids)
-+ if not draft: continue
-+ ...
+< first = len(sequence.output_ids) => if not draft: continue
 or - first = len(sequence.output_ids)
 + if not draft:
 +     next(rows)
@@ -170,9 +152,7 @@ Each sequence is verified by itself: the others still get their tokens.
 + if sequence.finish_reason or draft[place : place + 1] != [token]:
 +     if sequence.finish_reason: return
 +     break
-or - sequence.blocks =
-+ ...
-+ return
+or > sequence.blocks = => return
 The likeliest token is right only at temperature 0. Let `draw` choose, with the sequence's noise.
 ~ draw(next(rows), sequence, first + place) => int(next(rows).argmax())
 """)

@@ -77,24 +77,16 @@ or
 The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
-- floor.fill
-+ ...
-+ floor.release([slot])
+> floor.fill => floor.release([slot])
 or
-- floor.fill
-+ floor.release([slot])
-+ ...
+< floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None
 A block that has come isn't found before `fill` registers it.
-- floor.fill
-+ pass
+- floor.fill => pass
 Slot 0 is a slot, too: only None means that there is none.
-- slot: int
-+ ...
-+ if not slot:
-+     return None
+> slot: int => if not slot: return None
 Take the slot with `take`: it lets the block that is there move down, and takes an empty one first.
 ~ floor.take() => next(iter(floor.free_queue))
 """

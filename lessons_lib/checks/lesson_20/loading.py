@@ -105,14 +105,11 @@ MISTAKES = """
 Found blocks that aren't touched are still free: the next allocation overwrites them.
 - pool.touch
 You look in the pool alone. Blocks that it has evicted are on the floors below: `pool.below.lend`.
-- slots = pool.below.lend
-+ slots = []
+- slots = pool.below.lend => slots = []
 You look in the pool first, and never again. Behind a block from the host, the next one may be in the pool.
 ~ if found := pool.match_prefix(missing) => if not blocks and (found := pool.match_prefix(missing))
 `lend` may return fewer slots, and stops at a block that is only in the pool. Go on until there is no more.
-- blocks += loaded
-+ ...
-+ break
+> blocks += loaded => break
 As many blocks can be loaded as are free: ask for `len(pool.free_queue)`, no more and no fewer.
 ~ missing[: len(pool.free_queue)] => missing
 or
@@ -143,8 +140,7 @@ The copy failed: the blocks for it aren't needed. Free them.
 or
 ~ pool.free(loaded) => pool.free(slots)
 What was found before the failure is right. Return it, in use: the caller computes the rest.
-- break
-+ return blocks if is_loaded else []
+- break => return blocks if is_loaded else []
 or
 ~ pool.free(loaded) => pool.free(loaded if is_loaded else blocks + loaded)
 Look in the pool first. A block that is there needs no copy, and a second copy would have the same hash.
