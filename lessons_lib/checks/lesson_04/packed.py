@@ -156,12 +156,10 @@ def smaller(case: Case) -> Iterator[Case]:
 MISTAKES = """
 Return the logits of *every* token. The caller picks what it needs.
 - return => return [part[-1] for part in torch.split(logits, lengths)]
-or - return
-+ return [part[-1:] for part in torch.split(logits, lengths)]
+or - return => return [part[-1:] for part in torch.split(logits, lengths)]
 The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
 - ).logits[0] => ).logits
-- return
-+ return list(torch.split(logits, lengths, dim=1))
+- return => return list(torch.split(logits, lengths, dim=1))
 """
 
 TASK = Task(

@@ -24,8 +24,7 @@ Keep one token of the limit for each request that still has to come: every runni
 ~ len(parts[-1]) - 1 => len(parts[-1])
 Each request gets what is left of the limit, not the whole limit: what other requests have in the row is gone.
 - parts.append => parts.append(tokens[computed : computed + 1 + max_num_batched_tokens - len(known)])
-or - parts.append
-+ parts.append(tokens[computed : computed + max_num_batched_tokens])
+or - parts.append => parts.append(tokens[computed : computed + max_num_batched_tokens])
 or - spare -= len(parts[-1]) - 1
 The row ignores the limit: a prompt that doesn't fit goes in chunks.
 - parts.append => parts.append(tokens[computed:])

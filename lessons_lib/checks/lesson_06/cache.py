@@ -126,8 +126,7 @@ offsets] = rows`, or with slots, `tensor.flatten(0, 1)[slot_mapping] = rows`.
 - cache.flatten => cache[slot_mapping // self.block_size][slot_mapping % self.block_size] = new
 The first axis of `self.keys[layer]` counts blocks. A slot is an index in the flattened view, `flatten(0, 1)`.
 - cache.flatten => cache[slot_mapping] = new
-or - cache.flatten
-+ cache[slot_mapping, 0] = new
+or - cache.flatten => cache[slot_mapping, 0] = new
 You wrote to consecutive slots. They come in any order: token t has its own, `slot_mapping[t]`.
 - cache.flatten
 + first = int(slot_mapping[0])

@@ -117,8 +117,7 @@ Keys and values are swapped in the call of `attend`.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.values[layer], paged.cache.keys[layer], scale
 The layer unpacks two values: the attention, and None in place of the weights.
 - return => return attended[None]
-or - return
-+ return attended[None], attended
+or - return => return attended[None], attended
 or - return => return None, attended[None]
 `write` writes all new tokens at once: call it once.
 - paged.cache.write

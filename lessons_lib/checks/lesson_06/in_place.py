@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
-from lessons_lib.checks.lesson_06.in_place_probes import one_block_at_a_time, reads_filled_slots_only
+from lessons_lib.checks.lesson_06.operators import one_block_at_a_time, reads_filled_slots_only
 from lessons_lib.measuring.random_batches import random_row
 
 # (cached, new), query heads, KV heads, block size, blocks too many, seed, factor of the query, dtype, and what is in

@@ -211,20 +211,17 @@ difference of their tokens: that gives seconds per token.
 = recompute_per_token = last["recompute_s"] / last["tokens"]
 or = recompute_per_token = first["recompute_s"] / first["tokens"]
 or - swap_base => swap_per_token, swap_base = swap_last / last["tokens"], 0
-or - swap_base
-+ swap_per_token, swap_base = swap_last / last["tokens"], 0
+or - swap_base => swap_per_token, swap_base = swap_last / last["tokens"], 0
 = recompute_per_token = last["recompute_s"] / last["tokens"]
 or ~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
 or ~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
 Your function answers the same for every victim. Does it ask for the computed tokens? Are both times in seconds?
 - return swap_base => return True
-or - return swap_base
-+ return False
+or - return swap_base => return False
 A single break-even length doesn't do: if a token takes longer to swap than to recompute, there is none; and a swap
 copies whole blocks.
 - return swap_base => return computed > swap_base / (recompute_per_token - swap_per_token)
-or - return swap_base
-+ return computed >= 75
+or - return swap_base => return computed >= 75
 A victim's own times are on the lines, between two measurements. You compare those of the nearest one.
 - return swap_base
 + row = min(recorded, key=lambda row: abs(row["tokens"] - computed))

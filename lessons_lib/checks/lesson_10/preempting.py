@@ -195,8 +195,7 @@ empty, they are lost.
 or ~ if not victim.swapped => if victim.swapped
 The tokens that this step has scheduled aren't in that count yet: `update` adds them after the step.
 - scheduler_output.num_scheduled_tokens.pop => count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
-- if not victim.swapped ... victim.num_computed_tokens
-+ victim.num_computed_tokens -= count
+- if not victim.swapped ... victim.num_computed_tokens => victim.num_computed_tokens -= count
 or - scheduler_output.num_scheduled_tokens.pop
 + victim.num_computed_tokens -= scheduler_output.num_scheduled_tokens.pop(victim, 0)
 The swap space holds the only copy of its keys and values. Free its blocks in `scheduler.pool` only, and leave

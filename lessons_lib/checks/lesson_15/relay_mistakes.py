@@ -7,21 +7,7 @@ from lessons_lib.serving.failover import relay, stream_once
 OF_ONE = """
 `stream_once` raises the load before it asks, so that the next choice counts this stream, and lowers it however the
 stream ends. A loop of your own has to do that, too: add 1, and subtract 1 in `finally`.
-- replica.load += 1
-+ pass
 - replica.load -= 1
-+ pass
-or ~ replica.load += 1 => replica.load = 1
-or - replica.load -= 1
-+ pass
-or - replica.load -= 1
-+ pass
-- return
-+ replica.load -= 1
-+ return
-Close the stream however it ends: `stream.close()` tells a replica that still runs to abort the request.
-- stream.close()
-+ pass
 A stream that ends without a `finish_reason` was cut: treat the replica as lost.
 - raise ReplicaLost
 A chunk with a `finish_reason` is the last one, whatever the reason. An error that a replica reports isn't a loss.
@@ -32,7 +18,6 @@ A refusal isn't a loss: every other replica would refuse the request, too. The r
 Any exception but ReplicaLost is a refusal. The reader gets it as a chunk: `yield Chunk([], "error", str(error))`.
 - yield Chunk([], "error"
 + raise
-or ~ except Exception as error => except ValueError as error
 or ~ str(error) => repr(error)
 `replica.stream(...)` may raise, too, not only the loop over its chunks. It belongs inside the `try`.
 - try:
@@ -42,8 +27,6 @@ or ~ str(error) => repr(error)
 """
 
 MISTAKES = """
-Pass each chunk on before you read the next one. Otherwise it isn't a stream.
-~ for chunk in chunks => for chunk in list(chunks)
 The reader gets a replica's chunks as they came: `yield chunk`, with all its tokens, its reason and its error.
 ~ yield chunk => yield from chunk.token_ids
 or ~ yield chunk => yield chunk.token_ids
@@ -72,22 +55,15 @@ list the next time.
 or ~ choose(remaining) => choose(replicas)
 The lost replica is asked again. Take it out of the list, and let `choose` take the next from the rest.
 ~ remaining.pop(choose(remaining)) => remaining[choose(remaining) if asked is request else 0]
-The balancer needs its list for other requests. Take replicas out of a copy, `list(replicas)`.
-~ list(replicas) => replicas
 As part of the prompt, tokens don't count as generated: the seed begins again, for one. Send what `request_to_go_on`
 returns.
 = asked = {**request, "prompt": request["prompt"] + token_ids, "max_tokens": request["max_tokens"] - len(token_ids)}
 or = asked = {**request, "prompt": request["prompt"] + token_ids}
 The next replica begins again: it isn't told which tokens the reader has. Note those of every chunk that passes by, and
 send what `request_to_go_on` returns.
-= asked = request_to_go_on(request, [])
-or - token_ids +=
-or - with closing ... return
-+ yield from stream_once(replica, asked)
-+ return
+- token_ids +=
 A chunk can have several tokens, or none. Note all of them: `token_ids += chunk.token_ids`.
-= token_ids += chunk.token_ids[:1]
-or = token_ids += [chunk.token_ids]
+= token_ids += [chunk.token_ids]
 or = asked = request_to_go_on(request, token_ids[:-1])
 Keep the tokens of *all* replicas so far, or go on from the last request, which already has those before.
 - replica = remaining.pop
@@ -160,7 +136,6 @@ or - if request.get("seed") is None
 - request =
 + no_seed = request.get("seed") is None
 ~ stream_once(replica, asked) => stream_once(replica, {**asked, "seed": random.getrandbits(31)} if no_seed else asked)
-or ~ if request.get("seed") is None => if "seed" not in request
 or - if request.get("seed") is None
 - request =
 + given = request
@@ -175,18 +150,11 @@ A seed is an int: `random.getrandbits(31)`.
 or ~ random.getrandbits(31) => str(random.getrandbits(31))
 Everyone who sends this prompt would get the same answer. Draw the seed at random, for each call anew.
 ~ random.getrandbits(31) => 5
-`request` is the caller's. Make a new dict: `{**request, "seed": ...}`.
-- request =
-+ request["seed"] = random.getrandbits(31)
-The field may be missing: `request.get("seed")`.
-~ request.get("seed") => request["seed"]
 The answer is complete once the chunks of `stream_once` end without an exception, whatever the reason: `return`. No
 replica is asked again.
 - return
-+ pass
 or = replica = remaining[choose(remaining)]
 - return
-+ pass
 After a chunk with a reason nothing follows.
 - return
 + yield Chunk([], chunk.finish_reason)

@@ -212,8 +212,7 @@ A module's weight and bias must be Parameters: `torch.nn.Parameter(weight, requi
 Attention and the MLP each end with a sum over all processes, and the norm before the MLP needs the whole result of
 attention: one sum isn't enough. (In the layer's output, the residual would count for every process.)
 - for linear in second: => for linear in second[:1]:
-or - for linear in second:
-+ for linear in second[1:]:
+or - for linear in second: => for linear in second[1:]:
 or - for linear in second:
 - linear.register_forward_hook
 + layer.register_forward_hook(lambda module, inputs, output: all_reduce(output))

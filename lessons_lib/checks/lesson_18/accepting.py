@@ -125,8 +125,7 @@ The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) 
 ~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
 Each guess needs one coin. A second one changes its probability.
 - if not coin => if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
-or - if not coin
-+ if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
+or - if not coin => if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
 A guess is judged only if those before it were accepted, so its own p(x) / q(x) counts, not their product.
 - for place, (guess, q, p)
 + ratio = 1.0

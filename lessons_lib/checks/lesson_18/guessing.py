@@ -193,8 +193,7 @@ or ~ count / (found.total() + 1) => count / (len(counts) + 1)
 or ~ count / (found.total() + 1) => count / (count + 1)
 A guess counts as a token for the next one: guess again from the text with the guess after it.
 - tokens = [*tokens, best.token] => pass
-or - tokens = [*tokens, best.token]
-+ tokens = [best.token]
+or - tokens = [*tokens, best.token] => tokens = [best.token]
 The chance of a guess assumes that those before it are right. You multiply them.
 ~ draft.append(best) => draft.append(Guess(best.token, best.chance * (draft[-1].chance if draft else 1)))
 Up to `most` guesses are asked for, and 0 means none.

@@ -28,11 +28,9 @@ There is one token more than guesses: after the last guess, `draft` has none to 
 ~ draft[place : place + 1] != [token] => token != draft[place]
 The caller still uses the guesses, and `dict(drafts)` copies none of its lists: take `list(draft)`.
 - for place, token in enumerate(own) => for token in own:
-- if sequence.finish_reason or draft
-+ if sequence.finish_reason or not draft or draft.pop(0) != token:
+- if sequence.finish_reason or draft => if sequence.finish_reason or not draft or draft.pop(0) != token:
 or - for place, token in enumerate(own) => for token in own:
-- if sequence.finish_reason or draft
-+ if not draft or draft.pop(0) != token or sequence.finish_reason:
+- if sequence.finish_reason or draft => if not draft or draft.pop(0) != token or sequence.finish_reason:
 or > sequence.blocks = => draft.clear()
 Nothing is kept after the end of an answer, even if the guesses are right. `max_new_tokens` ends it, too: ask
 `sequence.finish_reason`.

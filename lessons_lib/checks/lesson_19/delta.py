@@ -99,9 +99,7 @@ Sequences don't mix: each begins with its own state, not with that of the segmen
 = state = states[slot] if state is None and not is_fresh else torch.zeros_like(states[slot]) if state is None else state
 The next step goes on from the state that this one leaves: write it to `states[slot]`, in the tensor that was passed in.
 - states[slot] = state
-or - start = 0
-+ states = states.clone()
-+ ...
+or < start = 0 => states = states.clone()
 The state after the *last* token of the segment belongs in the slot. You keep one from before.
 - states[slot] = state
 ~ state = decays[token] => states[slot] = state; state = decays[token]
