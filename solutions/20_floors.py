@@ -462,11 +462,9 @@ Table(["floors", "found", "returning turns: ms to the first token, median"], row
 **Loading waits.** On a CPU, the copy comes before the step. On a GPU, a second stream copies while other sequences
 compute (`lessons_lib/floors/gpu_mover.py`). But the sequence waits for all layers; it could begin with the first.
 
-**It never says no.** It loads two blocks even if computing them is cheaper, and writes blocks to the disk that will
-never come back.
+**It never says no.** It loads two blocks even if computing them is cheaper, and keeps blocks that never come back.
 
-**The router doesn't know.** With several replicas, a conversation should go where its blocks are, on any floor
-(lesson 15).
+**The router doesn't know.** With several replicas (lesson 15), a conversation should go where its blocks are.
 
 ## Quiz
 """
