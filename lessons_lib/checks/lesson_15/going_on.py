@@ -86,8 +86,7 @@ def facts(case: Case) -> dict[str, Any]:
 MISTAKES = """
 Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice. (`extend` returns
 None.)
-- return {
-+ return dict(request)
+- return { => return dict(request)
 `{earlier}` came before this request, and these tokens belong to the completion, too. The completion so far is `{all}`.
 = output_token_ids = list(token_ids)
 The field `output_token_ids` already has `{earlier}`. The tokens received since then are missing.
@@ -117,7 +116,6 @@ The completion has `{all}`, fewer than {limit} tokens, so the rest is still aske
 or ~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
 Your function returns None although tokens are missing. Is a `return` missing? (`update` and `append` return None, too.)
 - return {
-+ pass
 A replica may be lost before its first token. The next one then gets the request as it was, in a new dict.
 ~ if len(output_token_ids) => if not token_ids or len(output_token_ids)
 A new dict is expected, also if no token came: a change of one would change the other.
@@ -133,9 +131,7 @@ change it. Make a new list, `[*old, *token_ids]`.
 + output_token_ids += token_ids
 Your request contains one of the caller's own lists, so both grow together. It needs a list of its own.
 = output_token_ids = request["output_token_ids"] + token_ids if request.get("output_token_ids") else token_ids
-or - output_token_ids =
-+ if not token_ids: return dict(request)
-+ ...
+or < output_token_ids = => if not token_ids: return dict(request)
 A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
 ~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
 If no token is missing, return None and nothing else.

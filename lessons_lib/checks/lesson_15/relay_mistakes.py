@@ -13,11 +13,9 @@ A stream that ends without a `finish_reason` was cut: treat the replica as lost.
 A chunk with a `finish_reason` is the last one, whatever the reason. An error that a replica reports isn't a loss.
 ~ if chunk.finish_reason: => if chunk.finish_reason and chunk.finish_reason != "error":
 A refusal isn't a loss: every other replica would refuse the request, too. The reader gets the message in a chunk.
-- yield Chunk([], "error"
-+ raise ReplicaLost
+- yield Chunk([], "error" => raise ReplicaLost
 Any exception but ReplicaLost is a refusal. The reader gets it as a chunk: `yield Chunk([], "error", str(error))`.
-- yield Chunk([], "error"
-+ raise
+- yield Chunk([], "error" => raise
 or ~ str(error) => repr(error)
 `replica.stream(...)` may raise, too, not only the loop over its chunks. It belongs inside the `try`.
 - try:
@@ -44,9 +42,7 @@ or ~ yield chunk => yield from [chunk] if chunk.token_ids else []
 ~ remaining.pop(choose(remaining)) => remaining.pop(0)
 `choose` also decides which replica goes on. Ask it once for each move.
 ~ remaining.pop(choose(remaining)) => remaining.pop(choose(remaining) if asked is request else 0)
-or - replica = remaining.pop
-+ choose(remaining)
-+ ...
+or < replica = remaining.pop => choose(remaining)
 `choose` gets the replicas themselves, in a list.
 ~ choose(remaining) => choose(list(range(len(remaining))))
 `choose` must only get replicas that haven't been lost. Take the chosen one out of *that* list, and pass it the same
@@ -66,9 +62,7 @@ A chunk can have several tokens, or none. Note all of them: `token_ids += chunk.
 = token_ids += [chunk.token_ids]
 or = asked = request_to_go_on(request, token_ids[:-1])
 Keep the tokens of *all* replicas so far, or go on from the last request, which already has those before.
-- replica = remaining.pop
-+ ...
-+ token_ids = []
+> replica = remaining.pop => token_ids = []
 `request_to_go_on` adds the tokens to those that its request already has, so some come twice. Give it the first request
 and all tokens, or the last request and the tokens that came since.
 ~ request_to_go_on(request, token_ids) => request_to_go_on(asked, token_ids)
@@ -86,8 +80,7 @@ or ~ yield Chunk([], "length") => yield Chunk([], None)
 The reader has every token, and only the reason is missing: `yield Chunk([], "length")`, with or without moves and
 replicas left.
 ~ if asked is None => if False
-or - yield Chunk([], "length")
-+ return
+or - yield Chunk([], "length") => return
 or - asked = request_to_go_on
 + if not remaining or max_moves < 0:
 +     break
@@ -103,28 +96,17 @@ The caller sets the limit: `max_moves`, not `MAX_MOVES`, which is only its defau
 ~ max_moves >= 0 => len(replicas) - len(remaining) <= MAX_MOVES
 A reader that gets no reason can't tell a complete answer from one that was cut off: `yield Chunk([], "error", "...")`.
 - yield Chunk([], "error"
-+ pass
-or - yield Chunk([], "error"
-+ yield Chunk([], "length")
+or - yield Chunk([], "error" => yield Chunk([], "length")
 Say in `error`, a str, what happened. The reason is "error", and the reader has all tokens that came before.
-- yield Chunk([], "error"
-+ yield Chunk([], "error")
-or - yield Chunk([], "error"
-+ yield Chunk([], "every replica was lost")
-or - yield Chunk([], "error"
-+ yield Chunk([], "error", ReplicaLost("every replica was lost"))
-or - yield Chunk([], "error"
-+ yield Chunk(token_ids, "error", "every replica was lost")
+- yield Chunk([], "error" => yield Chunk([], "error")
+or - yield Chunk([], "error" => yield Chunk([], "every replica was lost")
+or - yield Chunk([], "error" => yield Chunk([], "error", ReplicaLost("every replica was lost"))
+or - yield Chunk([], "error" => yield Chunk(token_ids, "error", "every replica was lost")
 A reader needn't notice a loss, as long as another replica can go on. Yield nothing for it.
-- max_moves -= 1
-+ ...
-+ yield Chunk([], None, "moved")
-or - max_moves -= 1
-+ ...
-+ yield Chunk([], "error", "lost")
+> max_moves -= 1 => yield Chunk([], None, "moved")
+or > max_moves -= 1 => yield Chunk([], "error", "lost")
 No replica is left, or no move. The reader gets that as a chunk, not as an exception: `yield Chunk([], "error", "...")`.
-- yield Chunk([], "error"
-+ raise ReplicaLost("all")
+- yield Chunk([], "error" => raise ReplicaLost("all")
 No replica is left to choose from. Test that before you call `choose`, and tell the reader.
 ~ and remaining and => and
 The last replica that is left can be asked, too.
@@ -165,8 +147,7 @@ Catch ReplicaLost around the loop over the chunks: another replica can go on.
 nothing after it.
 ~ except ReplicaLost => except BaseException
 One loss isn't the end: while moves and replicas are left, the next one goes on.
-- max_moves -= 1
-+ max_moves = -1
+- max_moves -= 1 => max_moves = -1
 """
 
 

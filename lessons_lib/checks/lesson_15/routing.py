@@ -105,8 +105,7 @@ def tell(case: Case) -> str:
 MISTAKES = """
 A prefix cache finds nothing behind a gap. Count from the start of the prompt, and stop at the first block that the
 replica wasn't sent.
-- for count, block ... return len
-+ return sum(block in replica.sent_blocks for block in block_hashes)
+- for count, block ... return len => return sum(block in replica.sent_blocks for block in block_hashes)
 The replica with the longest beginning gets the request, as long as it isn't too busy. Yours looks at loads only.
 = best = by_load[0]
 A cached prefix isn't worth any wait: above the limit, the least loaded replica gets the request.
@@ -166,20 +165,15 @@ Replicas that are equal in everything: the first of them.
 ~ sorted(range(len(replicas)) => sorted(reversed(range(len(replicas)))
 Is a `return` missing?
 - return best if
-+ pass
 The caller needs the index: it looks the replica up itself.
 ~ return best if => return replicas[best] if
 ~ else by_load[0] => else replicas[by_load[0]]
 A replica is always chosen. If none matches anything, it is the least loaded one.
-- return best if
-+ if not num_matched(replicas[best]): return None
-+ ...
+< return best if => if not num_matched(replicas[best]): return None
 A position in a sorted or filtered list isn't a position in the caller's `replicas`. Sort or filter *indices*.
-- return best if
-+ return 0
+- return best if => return 0
 If no block is missing, the loop ends without finding a gap, and your count is None. All blocks match then.
-- return len(block_hashes)
-+ return None
+- return len(block_hashes) => return None
 Your count is the same for one matched block as for none. It's how many match, not the index of the last that does.
 - for count, block ... return len
 + count = 0
@@ -189,12 +183,10 @@ Your count is the same for one matched block as for none. It's how many match, n
 + return count
 Your count is the same whether all blocks match or all but the last. If all do, it is the length of the prompt; a block
 at which a loop stops doesn't count.
-- return len(block_hashes)
-+ return len(block_hashes) - 1
+- return len(block_hashes) => return len(block_hashes) - 1
 `sent_blocks` only answers `block in replica.sent_blocks`. And a set would forget the order of the prompt's blocks: ask
 for one after the other.
-- for count, block ... return len
-+ return len(set(block_hashes) & set(replica.sent_blocks))
+- for count, block ... return len => return len(set(block_hashes) & set(replica.sent_blocks))
 """
 SORTED = "The caller goes on with its list, and the index is a position in it. Sort a list of indices, or a copy."
 BEST = (

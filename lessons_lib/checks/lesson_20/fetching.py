@@ -23,9 +23,8 @@ CASES = """
 - 2 0 1 0
 - 2 0 0 0
 a 1 0 1 2
-a 1 0 0 2
 a 1 1 1 1
-ab 3 0 0 1
+ab 3 1 0 1
 abc 3 1 1 4
 """
 
@@ -79,22 +78,16 @@ The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
 > floor.fill => floor.release([slot])
+or
+< floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None
 A block that has come isn't found before `fill` registers it.
 - floor.fill => pass
-`depth` is the number of blocks in front of it.
-~ block_hash, depth) => block_hash, 0)
-or
-~ block_hash, depth) => block_hash, depth + 1)
-Return the slot, or None.
-~ return slot => return True
-or
-- return slot
+Slot 0 is a slot, too: only None means that there is none.
+> slot: int => if not slot: return None
 Take the slot with `take`: it lets the block that is there move down, and takes an empty one first.
-~ floor.take() => floor.allocate(1)[0]
-or
 ~ floor.take() => next(iter(floor.free_queue))
 """
 
@@ -105,9 +98,10 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return the slot if the block came, and None if it didn't.",
-        "what can be found, and what it holds": "`read` must write to the row of the slot that you took.",
+        "returned": "Return the slot if the block came; None if it didn't, or if no slot is free.",
+        "what can be found, and what it holds": "Register the block once `read` has written it to your slot's row.",
         "slots in use, and their users": "The slot has one user if the block came; if not, it's released.",
+        "depths": "`depth` is the number of blocks in front of this one: pass it on.",
         "blocks that were asked for": "`read` is called once, if there is a slot.",
         "the order in which slots are taken": "`floor.release` an empty slot: then it is the next to be taken.",
     },
