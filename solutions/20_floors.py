@@ -89,8 +89,8 @@ Table(COLUMNS, rows, "A conversation, with a prefix cache in the pool alone")
 
 # %% [markdown]
 """
-Lesson 11's prefix cache helps only the first time. After the pause, everything is computed again: others needed the
-blocks, and what the pool evicts is lost.
+Lesson 11's prefix cache helps only if A comes back at once. After the pause, everything is computed again: others
+needed the blocks, and what the pool evicts is lost.
 
 ## The idea
 
@@ -196,8 +196,8 @@ The library's pool with floors adds to lesson 11's:
 
 > **depth** of a block: how many blocks of its sequence are in front of it.
 
-**Exercise 20.1.** Write `load_prefix(pool, block_hashes, depth=0)`. It returns the pool's blocks for these
-hashes, in order: up to the first that is nowhere, that can't be loaded, or for which no block is free.
+**Exercise 20.1.** Write `load_prefix(pool, block_hashes, depth=0)`. It returns blocks of the pool for these hashes, in
+order: up to the first that is nowhere, that can't be loaded, or for which no block is free.
 
 - Blocks may be anywhere: pool, host, pool, disk, host. Look for the next one in the pool first. (`lend` may go on to
   blocks that the pool has, too. A second copy does no harm.)

@@ -35,17 +35,6 @@ def first_come(waiting: list[WaitingRequest]) -> int:
     return 0
 
 
-@dataclass(eq=False)
-class _Request:
-    arrives: int
-    prompt_tokens: int
-    max_new_tokens: int
-    answer_tokens: int
-    computed: int = 0
-    answered: int = 0
-    admitted: int = -1
-
-
 def queue_workload(seed: int) -> list[tuple[int, int, int, int]]:
     """(step of arrival, prompt tokens, limit, answer tokens) of each request, in order of arrival.
 
@@ -71,31 +60,28 @@ def queue_times(requests: list[tuple[int, int, int, int]], rule: Rule) -> list[i
     Raises:
         IndexError: the rule returned no index of the list.
     """
-    served = [_Request(*lengths) for lengths in requests]
-    unseen = list(served)
-    waiting: list[_Request] = []
-    running: list[_Request] = []
-    now = 0
-    while unseen or waiting or running:
-        while unseen and unseen[0].arrives <= now:
-            waiting.append(unseen.pop(0))
-        running = [request for request in running if request.answered < request.answer_tokens]
+    waits, coming, now = [0] * len(requests), list(range(len(requests))), 0
+    waiting: list[int] = []
+    running: list[list[int]] = []  # [chunks of the prompt, tokens of the answer] that are left
+    while coming or waiting or running:
+        while coming and requests[coming[0]][0] <= now:
+            waiting.append(coming.pop(0))
+        running = [each for each in running if each[1]]
         while waiting and len(running) < NUM_SLOTS:
-            views = [WaitingRequest(each.prompt_tokens, each.max_new_tokens, now - each.arrives) for each in waiting]
-            index = rule(views)
+            seen = (requests[number] for number in waiting)
+            index = rule([WaitingRequest(prompt, limit, now - arrives) for arrives, prompt, limit, _ in seen])
             if index not in range(len(waiting)):
                 raise IndexError(f"it returned {index!r}, with {len(waiting)} requests waiting.")
-            request = waiting.pop(index)
-            request.admitted = now
-            running.append(request)
-        for request in running:
-            request.answered += bool(request.answered)
-        prefilling = next((request for request in running if not request.answered), None)
-        if prefilling is not None:
-            prefilling.computed += PREFILL_STEP
-            prefilling.answered = int(prefilling.computed >= prefilling.prompt_tokens)
+            number = waiting.pop(index)
+            arrives, prompt, _, answer = requests[number]
+            waits[number] = now - arrives
+            running.append([-(-prompt // PREFILL_STEP), answer])
+        prefilling = next((each for each in running if each[0]), None)
+        for each in running:
+            each[0] -= each is prefilling
+            each[1] -= not each[0]
         now += 1
-    return [request.admitted - request.arrives for request in served]
+    return waits
 
 
 def queue_scoreboard(next_request: Rule) -> Table:

@@ -143,7 +143,7 @@ What was found before the failure is right. Return it, in use: the caller comput
 - break => return blocks if is_loaded else []
 or
 ~ pool.free(loaded) => pool.free(loaded if is_loaded else blocks + loaded)
-Look in the pool first. A block that is there needs no copy, and a second copy would have the same hash.
+Look in the pool first: a block that is there needs no copy.
 ~ if found := => if not pool.below.renew(missing[0]) and (found :=
 ~ pool.match_prefix(missing) => pool.match_prefix(missing))
 or
