@@ -62,12 +62,10 @@ CASES = [
     Case(FOUR, 1.0, "Two seeds draw the same tokens, shifted. Pass seeds and positions to `random_numbers` each on its "
          "own.", SHIFTED),
     Case([300.0, 299.0, 298.0], 1.0, LOWERED),
-    Case([-200.0, -201.0, -202.0], 1.0, LOWERED),
     Case([3.0, 2.99, 2.98], 0.01, SCALED),
     Case([MINUS_INF, 1.0, MINUS_INF, 0.0], 1.0, LOWERED),
     Case([MINUS_INF, -3e4, -3e4 - 1], 1.0, LOWERED),
     Case([200.0, 199.0, 198.0], 0.7, PRECISE, dtype=torch.bfloat16),
-    Case([20.0, 19.875, 19.75], 0.7, PRECISE, dtype=torch.bfloat16),
     Case([-30.0, 1.0, 0.0], 1.0, "In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the "
          "weight is, and wins. `torch.log1p(-x)` is log(1 − x) without that rounding. Weights may be very small, too: "
          "don't clamp them.", SMALL),

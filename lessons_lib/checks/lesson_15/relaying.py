@@ -17,29 +17,18 @@ WORDS = {"lost": "raises ReplicaLost after {}", "cut": "ends after {}, without a
 
 
 class Case(NamedTuple):
-    """Replicas, a request and a reader.
+    """Replicas, a request and a reader."""
 
-    Attributes:
-        faults: of each replica; see `Scripted`.
-        answer: the tokens of the whole answer.
-        request: what the request has beyond a prompt and max_tokens.
-        max_moves: None to leave it out.
-        order: the order in which `choose` prefers the replicas.
-        load: how many other streams each replica serves.
-        joins: whether another stream begins on A after the first chunk.
-        leaves: after how many chunks the reader leaves; None to read to the end.
-    """
-
-    faults: list[str]
+    faults: list[str]  # of each replica; see `Scripted`
     answer: list[int] = [11, 12, 13]  # noqa: RUF012 - nothing changes it
-    request: dict[str, Any] = {"seed": 7}  # noqa: RUF012
+    request: dict[str, Any] = {"seed": 7}  # noqa: RUF012 - what it has beyond a prompt and max_tokens
     size: int = 1
     last: str = "length"
-    max_moves: int | None = None
-    order: str = NAMES
-    load: int = 0
-    joins: bool = False
-    leaves: int | None = None
+    max_moves: int | None = None  # None to leave it out
+    order: str = NAMES  # in which `choose` prefers the replicas
+    load: int = 0  # how many other streams each replica serves
+    joins: bool = False  # whether another stream begins on A after the first chunk
+    leaves: int | None = None  # after how many chunks the reader leaves
 
 
 def cases() -> Iterator[Case]:
@@ -131,7 +120,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         return look() | ({} if is_last(got[0]) else {"the number of chunks that your code has read": notes.num_read})
 
     def look_behind() -> dict[str, Any]:
-        is_open = [Shown(each.name) for each in made if any(not one.is_closed for one in each.streams)]
+        is_open = [Shown(each.name) for each in made if any(one.gi_frame for one in each.streams)]
         loads = Shown(", ".join(f"{each.name} {each.load}" for each in made))
         return look() | {"the load of each replica": loads, "the list of streams that aren't closed": is_open}
 

@@ -28,45 +28,31 @@ class Told(Shown):
 
 @dataclass
 class Notes:
-    """What has happened in a case so far.
-
-    Attributes:
-        offered: what `choose` got, each time.
-        asked: each request to a replica.
-        loads: of all replicas, whenever one of them is asked.
-        seed: what the first replica was asked with.
-        num_read: how many chunks were read from the replicas.
-    """
+    """What has happened in a case so far."""
 
     replicas: "list[Scripted]" = field(default_factory=list)
-    offered: list[Shown] = field(default_factory=list)
-    asked: list[Shown] = field(default_factory=list)
-    loads: list[Shown] = field(default_factory=list)
-    seed: Any = None
-    num_read: int = 0
+    offered: list[Shown] = field(default_factory=list)  # what `choose` got, each time
+    asked: list[Shown] = field(default_factory=list)  # each request to a replica
+    loads: list[Shown] = field(default_factory=list)  # of all replicas, whenever one of them is asked
+    seed: Any = None  # what the first replica was asked with
+    num_read: int = 0  # how many chunks were read from the replicas
 
 
 @dataclass(eq=False)
 class Scripted:
-    """A replica. Like every other one, it would answer `answer`.
-
-    Attributes:
-        fault: "2 lost" (ReplicaLost after two chunks), "2 cut" (the stream just ends), "2 refused" (an exception of
-            REFUSALS), "call lost" and the like (`stream` itself raises), or "" for none.
-        size: tokens in a chunk.
-        last: the reason; with a "+", it comes with the last tokens, not in a chunk of its own.
-        request: the reader's.
-    """
+    """A replica. Like every other one, it would answer `answer`. Its fault is "2 lost" (ReplicaLost after two chunks),
+    "2 cut" (the stream just ends), "2 refused" (an exception of REFUSALS), "call lost" and the like (`stream` itself
+    raises), or "" for none."""
 
     name: str
     fault: str
     answer: list[int]
-    size: int
-    last: str
-    request: dict[str, Any]
+    size: int  # tokens in a chunk
+    last: str  # the reason; with a "+", it comes with the last tokens, not in a chunk of its own
+    request: dict[str, Any]  # the reader's
     notes: Notes
     load: int = 0
-    streams: "list[Stream]" = field(default_factory=list)
+    streams: list[Any] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return f"<replica {self.name}>"
@@ -74,7 +60,7 @@ class Scripted:
     def __deepcopy__(self, memo: Any) -> "Scripted":
         return self
 
-    def stream(self, request: Any) -> "Stream":
+    def stream(self, request: Any) -> Any:
         self.notes.asked.append(Shown(f"{self.name} {self.words(request)}"))
         self.notes.loads.append(Shown(" and ".join(f"{each.name} {each.load}" for each in self.notes.replicas)))
         if len(self.notes.asked) > 12:
@@ -83,15 +69,25 @@ class Scripted:
             raise ReplicaLost("asked for nothing")
         if self.fault.startswith("call"):
             raise self.failure()
-        stream = Stream(self, self.answer[len(request.get("output_token_ids") or ()) :])
-        self.streams.append(stream)
-        return stream
+        self.streams.append(self.chunks(self.answer[len(request.get("output_token_ids") or ()) :]))
+        return self.streams[-1]
+
+    def chunks(self, tokens: list[int]) -> Iterator[Chunk]:
+        reason, error = self.last.strip("+"), "out of memory" if self.last == "error" else None
+        parts = [tokens[start : start + self.size] for start in range(0, len(tokens), self.size)]
+        parts += [] if self.last.endswith("+") and parts else [[]]
+        for num_sent, part in enumerate([*parts, None]):
+            if self.fault == f"{num_sent} cut":
+                return
+            if self.fault.startswith(f"{num_sent} "):
+                raise self.failure()
+            if part is not None:
+                self.notes.num_read += 1
+                yield Chunk(part) if num_sent < len(parts) - 1 else Chunk(part, reason, error)
 
     def failure(self) -> Exception:
         """What its fault raises."""
         kind = self.fault.split()[1]
-        if kind == "cut":
-            return StopIteration()
         return ReplicaLost(f"replica {self.name} is gone") if kind == "lost" else REFUSALS[kind](REASON)
 
     def words(self, request: Any) -> str:
@@ -113,37 +109,6 @@ class Scripted:
         if len(self.notes.asked) == 0:
             self.notes.seed = seed
         return f"{text}, {'a drawn seed' if seed == self.notes.seed else 'another seed than the first'}"
-
-
-class Stream:
-    """Like the generator that it stands for, it is closed once it has ended or raised."""
-
-    def __init__(self, replica: Scripted, tokens: list[int]):
-        self.replica, self.num_sent, self.is_closed = replica, 0, False
-        parts = [tokens[start : start + replica.size] for start in range(0, len(tokens), replica.size)]
-        reason = replica.last.strip("+")
-        error = "out of memory" if reason == "error" else None
-        if replica.last.endswith("+") and parts:
-            self.chunks = [*map(Chunk, parts[:-1]), Chunk(parts[-1], reason, error)]
-        else:
-            self.chunks = [*map(Chunk, parts), Chunk([], reason, error)]
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return self
-
-    def __next__(self) -> Chunk:
-        if not self.is_closed and self.replica.fault.split()[:1] == [str(self.num_sent)]:
-            self.is_closed = True
-            raise self.replica.failure()
-        if self.is_closed or self.num_sent == len(self.chunks):
-            self.is_closed = True
-            raise StopIteration
-        self.num_sent += 1
-        self.replica.notes.num_read += 1
-        return self.chunks[self.num_sent - 1]
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def told_chunk(got: Any) -> Any:
