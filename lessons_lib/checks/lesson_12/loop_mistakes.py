@@ -58,10 +58,6 @@ The last chunk of a prompt gives a token, too, however long it is: `gets_token` 
 ~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
 The last token of an answer is streamed as well.
 ~ if gets_token: => if gets_token and not sequence.finish_reason:
-or
-- for sequence, gets_token ... yield
-+ for sequence in scheduler.running:
-+     if sequence.output_ids: yield sequence.id, sequence.output_ids[-1]
 Stream each token as soon as its step is counted, not when the answer is complete.
 - if gets_token ... yield
 + if sequence.finish_reason:
@@ -132,12 +128,6 @@ or
 When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
 blocks are still in use. A `finally` runs in every case.
 - for sequence in [*scheduler.running ... scheduler.remove
-or
-- finally:
-+ except Exception:
-+     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
-+     raise
-+ else:
 If `compute` raises an error, remove the scheduler's sequences, too. A `finally` runs in every case.
 - finally:
 + except GeneratorExit:

@@ -123,8 +123,6 @@ A slice cuts all rows at the same place, but `top_k` has a value for each. Compa
 + probabilities = scaled.softmax(dim=-1)
 Only `float("-inf")` surely cuts a token: e⁰ is 1, and the logits that stay may be lower than any other number.
 ~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
-or
-~ top_k[:, None], float("-inf") => top_k[:, None], -1e4
 `top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
 - rank
 + rank = torch.arange(logits.shape[-1], device=logits.device)
@@ -133,10 +131,6 @@ or
 ~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
 You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
 probability.
-~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) > top_p[:, None] + 1e-6) & (rank > 0)
-or
-~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) >= top_p[:, None] - 1e-6) & (rank > 0)
-or
 = of_likelier = probabilities.cumsum(dim=-1)
 The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`.
 ~ of_likelier >= top_p[:, None] => of_likelier > top_p[:, None]
@@ -181,8 +175,6 @@ or
 ~ top_k[:, None] => top_k[0]
 ~ top_p[:, None] => top_p[0]
 A value per row is [N]. `[:, None]`, or `keepdim=True` in a sum, makes it [N, 1], which broadcasts over [N, vocabulary].
-~ sum(dim=-1, keepdim=True) => sum(dim=-1)
-or
 ~ temperature[:, None] => temperature
 or
 ~ top_k[:, None] => top_k
@@ -225,11 +217,6 @@ Dividing in place changes the caller's logits: `logits / …` makes a new tensor
 - scaled
 + logits /= temperature[:, None]
 + scaled, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
-or
-- scaled
-+ scaled = logits.double()
-+ scaled /= temperature[:, None]
-+ scaled, tokens = scaled.sort(dim=-1, descending=True, stable=True)
 Don't change the caller's settings in place: make a new tensor.
 - rank
 + rank = torch.arange(logits.shape[-1])

@@ -176,8 +176,6 @@ def tell(case: Case) -> str:
 MISTAKES = """
 The caller of one request must not get the error of another, and the engine must go on: catch every `Exception` of these
 four calls, and `raise StepFailed(requests) from error`.
-~ except Exception as error: => except ZeroDivisionError as error:
-or
 ~ except Exception as error: => except MemoryError as error:
 `except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine recovers from
 an interrupt at its next call.
@@ -193,12 +191,6 @@ Copying blocks may fail, too: it belongs into the `try`.
 + pass
 - return core.count_launched
 + in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-+ ...
-or
-- in_flight =
-+ tokens = core.sample(scheduler_output, logits)
-- return core.count_launched
-+ in_flight = core.keep_tokens(scheduler_output, tokens)
 + ...
 An error of `count_launched` is a bug of the engine, and no request is to blame. Call it below the `try`.
 - in_flight =

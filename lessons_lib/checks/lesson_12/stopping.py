@@ -48,10 +48,6 @@ or
 ~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=0)), False
 Of several beginnings that match, hold back the longest: a shorter one would show a part of it.
 ~ held = max( => held = min(
-or
-- held =
-+ found = [string[:n] for string in stop for n in range(1, len(string)) if text.endswith(string[:n])]
-+ held = len(found[0]) if found else 0
 Not only the first stop string whose beginning matches counts. Look at all, and take the longest.
 - held =
 + found = [[n for n in range(1, len(string)) if text.endswith(string[:n])] for string in stop]
@@ -93,8 +89,6 @@ or
 = return len(text), True
 The answer ends where the *first* stop string in the text begins: the smallest index.
 ~ return min(found), True => return max(found), True
-or
-~ text.index(string) for => text.rindex(string) for
 or
 ~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
 The stop string that comes first in the *text* counts, whatever its place in `stop`.
