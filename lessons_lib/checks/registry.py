@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -35,9 +36,11 @@ def quiz_of(lesson: str) -> tuple[Question, ...]:
 
 
 def slips_of(key: str) -> dict[float, str]:
-    """What wrong values of a prediction such as "00.a" come from."""
+    """What wrong values of a prediction such as "00.a" come from: `00.a 390: why`, one below the other."""
     lesson = key.split(".")[0]
-    return getattr(_quiz_module(lesson), "SLIPS", {}).get(key, {}) if lesson in lesson_numbers() else {}
+    text = getattr(_quiz_module(lesson), "SLIPS", "") if lesson in lesson_numbers() else ""
+    slips = re.findall(rf"^{re.escape(key)} (\S+): (.+)$", text.replace("\n  ", " "), re.MULTILINE)
+    return {float(wrong): why for wrong, why in slips}
 
 
 @cache

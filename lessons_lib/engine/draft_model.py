@@ -1,6 +1,6 @@
 """Lesson 18: a smaller model guesses for a larger one."""
 
-from collections import deque
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lessons_lib.engine.draft_lengths import Guess
-from lessons_lib.engine.model_runner import InFlight, ModelRunner
+from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.rules import to_device
-from lessons_lib.engine.sampling import choose_tokens
+from lessons_lib.engine.sampling import POSITION, race_on, settings_table
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.models.configuration import context_length
 from lessons_lib.models.loading import BUNDLED_DRAFT, no_progress_bar
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -34,6 +35,7 @@ class DraftModel:
 
     Attributes:
         mirrors: request -> its tokens as the draft has computed them, with blocks of the draft's own pool.
+        longest: most tokens of a sequence, guesses included; None if unlimited.
     """
 
     def __init__(
@@ -41,6 +43,8 @@ class DraftModel:
         make_runner: Callable[[PreTrainedModel, int, int], ModelRunner] = ModelRunner,
     ):  # fmt: skip
         self.runner, self.pool = make_runner(model, num_blocks, block_size), BlockPool(num_blocks, block_size)
+        width, longest = self.runner.tables.max_blocks, context_length(model.config)
+        self.longest = min(longest or math.inf, width * block_size if width else math.inf)
         self.mirrors: dict[Sequence, Sequence] = {}
 
     @torch.inference_mode()
@@ -49,49 +53,46 @@ class DraftModel:
         try:
             self.drop_finished()
             mirrors = {each: mirror for each in sequences if (mirror := self.mirror(each, most))}
-            guesses: dict[Sequence, list[Guess]] = {each: [] for each in mirrors}
-            in_flight: deque[tuple[dict[Any, Sequence], InFlight]] = deque()
-            for _ in range(most):
-                # The last token is never computed, so no guess is worth anything in its place or behind it.
-                if growing := {each: own for each, own in mirrors.items() if own.num_tokens < own.most_tokens}:
-                    in_flight.append((growing, self.draw_next(growing)))
-                self.read(guesses, in_flight, most if self.runner.can_overlap else 0)
-            self.read(guesses, in_flight, 0)
+            guesses = dict(zip(mirrors, self.guess(mirrors, most))) if mirrors else {}
         except BaseException:  # an interrupt may come between any two lines
             self.reset()
             raise
-        return [guesses.get(each, []) for each in sequences]
+        # The last token is never computed, so no guess is worth anything in its place or behind it.
+        return [guesses.get(each, [])[: each.most_tokens - each.num_tokens] for each in sequences]
 
-    def draw_next(self, mirrors: dict[Any, Sequence]) -> InFlight:
-        """Draw the next token of each mirror, and give the mirror a placeholder.
+    def guess(self, mirrors: dict[Any, Sequence], most: int) -> list[list[Guess]]:
+        """Draw the next `most` tokens of each mirror, without waiting for them if the runner can overlap.
 
-        Returns:
-            [2, N]: the tokens, and how likely each is to be right, on their way to the host. That is more than its
-            probability p, since both models draw with the same noise: (1 + p) / 2, which `Trust` corrects.
+        A guess is likelier to be right than its probability p, since both models draw with the same noise: (1 + p) / 2,
+        which `Trust` corrects.
         """
-        output = SchedulerOutput(
-            {mirror: mirror.num_tokens - mirror.num_computed_tokens for mirror in mirrors.values()}
-        )
-        logits = self.runner.forward(output)
-        params, seeds = [each.params for each in mirrors], [each.seed for each in mirrors]
-        positions = [mirror.num_tokens - len(mirror.prompt_ids) for mirror in mirrors.values()]
-        drawn = choose_tokens(logits, params, seeds, positions)
-        self.runner.keep_tokens(output, drawn)
-        temperatures = to_device(torch.tensor([each.temperature or 1.0 for each in params]), logits.device)
-        probabilities = (logits / temperatures[:, None]).softmax(-1).gather(1, drawn.clamp(min=0)[:, None])[:, 0]
+        device, params = self.runner.model.device, [each.params for each in mirrors]
+        seeds, positions = [each.seed for each in mirrors], [len(each.output_ids) for each in mirrors]
+        temperatures = to_device(torch.tensor([[own.temperature or 1.0] for own in params]), device)
+        drawn = [row for row, own in enumerate(params) if own.temperature > 0]
+        table, tokens, chances = None, [], []
+        for _ in range(most):
+            step = SchedulerOutput({each: each.num_tokens - each.num_computed_tokens for each in mirrors.values()})
+            logits = self.runner.forward(step)
+            highest, found = logits.max(dim=-1)
+            if drawn:
+                if table is None:
+                    table = to_device(settings_table(drawn, params, seeds, positions, logits.shape[-1]), device)
+                race_on(device)(logits, highest, table, found)
+                table[:, POSITION] += 1
+            found.clamp_(0, logits.shape[-1] - 1)  # where logits are no numbers, it can be anything
+            probabilities = (logits / temperatures).softmax(dim=-1).gather(1, found[:, None])[:, 0]
+            chances.append((1 + probabilities) / 2)
+            tokens.append(self.runner.keep_tokens(step, found))
+            known = [] if self.runner.can_overlap else tokens[-1].wait()
+            for place, mirror in enumerate(mirrors.values()):
+                mirror.num_computed_tokens = mirror.num_tokens
+                mirror.output_ids += known[place : place + 1]
+                mirror.num_placeholders += not known
         for mirror in mirrors.values():
-            mirror.num_computed_tokens = mirror.num_tokens
-            mirror.num_placeholders += 1
-        return InFlight.of(torch.stack([drawn.double(), (1 + probabilities.double()) / 2]))
-
-    def read(self, guesses: dict[Sequence, list[Guess]], in_flight: deque[Any], depth: int) -> None:
-        """Add the tokens of all passes but the last `depth` to the mirrors, and to the guesses."""
-        while len(in_flight) > depth:
-            mirrors, drawn = in_flight.popleft()
-            for (request, mirror), token, chance in zip(mirrors.items(), *drawn.wait()):
-                guesses[request].append(Guess(int(token), chance))
-                mirror.output_ids.append(int(token))
-                mirror.num_placeholders -= 1
+            mirror.num_placeholders = 0
+        by_pass = [each.wait() for each in tokens], torch.stack(chances).nan_to_num().tolist()
+        return [list(map(Guess, *own)) for own in zip(*(zip(*values) for values in by_pass))]
 
     def mirror(self, request: Sequence, most: int) -> Sequence | None:
         """The request's tokens as the draft sees them, with blocks for `most` more. What it computed behind a wrong
@@ -102,7 +103,7 @@ class DraftModel:
         with suppress(OutOfBlocks):
             missing = blocks_for(mirror.num_tokens + most - 1, self.pool.block_size) - len(mirror.blocks)
             mirror.blocks += self.pool.allocate(max(0, missing))
-            return mirror
+            return mirror if mirror.num_tokens + most <= self.longest else None
         return None
 
     def drop_finished(self) -> None:

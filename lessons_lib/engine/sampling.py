@@ -21,7 +21,7 @@ from lessons_lib.engine.stateless_random import random_numbers
 
 NO_TOKEN = -1
 LARGEST_TEMPERATURE = 1e30  # fits into a float32; all tokens are alike long before
-NUM_SETTINGS = 7
+NUM_SETTINGS, POSITION = 7, 2  # columns of a table of settings, and which of them is the position
 NUM_LOGITS_AT_ONCE = 2**16  # on a CPU: what is made of them stays in its cache
 
 
@@ -83,7 +83,7 @@ def settings_table(
     top_p = np.array([each.top_p for each in own])
     table[:, 0] = rows
     table[:, 1] = np.array([seeds[row] % 2**64 for row in rows], dtype=np.uint64).view(np.int64)
-    table[:, 2] = [positions[row] for row in rows]
+    table[:, POSITION] = [positions[row] for row in rows]
     table[:, 3] = [min(each.top_k or vocabulary, vocabulary) for each in own]
     numbers[:, 4] = 1 / temperature
     numbers[:, 5] = np.where(top_p < 1, top_p, np.inf)

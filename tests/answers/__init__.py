@@ -25,16 +25,18 @@ class Wrong:
     says: str
 
 
+def slips(reference, text, **names):
+    """Wrong answers, written as the mistakes of a check are: what the message says, and what changes in the reference."""
+    patches = mistakes(text, **names)
+    return [Wrong(known.patch.replace("\n", "; "), known.attempt(reference), known.why) for known in patches]
+
+
+def rights(reference, text, **names):
+    """Right answers, written in the same way."""
+    return [known.attempt(reference) for known in mistakes(text, **names)]
+
+
 def verdict(id: str, attempt: object) -> Panel:
     """The panel that a learner sees for this attempt."""
     exercise = get_exercise(id)
     return describe(exercise, *run_check(exercise, attempt), attempt)
-
-
-def other_ways(id: str, text: str, **names: object) -> list[Callable]:
-    """Right answers that are written as `mistakes` are: the name of each, and what it changes in the reference."""
-    reference, made = get_exercise(id).load_reference(), []
-    for each in mistakes(text, **names):
-        made.append(each.attempt(reference))
-        made[-1].__name__ = each.why
-    return made

@@ -2,10 +2,9 @@
 
 import torch
 
-from answers import Wrong
+from answers import Wrong, rights, slips
 from lessons_lib.batching.continuous_batching import serve
 from lessons_lib.batching.slot_cache import cache_mask
-from lessons_lib.checks.diagnosis import mistakes
 
 
 def mask_by_loops(positions, num_keys):
@@ -29,24 +28,19 @@ In row 0, the token at position 2 misses column 2.
 ~ columns <= => columns <
 In row 0, the token at position 2 sees column 3.
 ~ columns <= positions[:, :, None] => columns <= positions[:, :, None] + 1
-or
-~ columns <= positions[:, :, None] => columns <= num_keys + 0 * positions[:, :, None]
+or ~ columns <= positions[:, :, None] => columns <= num_keys + 0 * positions[:, :, None]
 In row 0, the token at position 2 misses column 0.
 ~ columns <= => columns ==
 In row 0, the token at position 64 misses column 0.
 ~ (columns <= positions[:, :, None]) => ((columns <= positions[:, :, None]) & (columns > positions[:, :, None] - 64))
 The axes are [rows, 1, new tokens, num_keys]
 = return (columns <= positions[:, :, None])[None]
-or
-= return (columns <= positions[:, :, None])[..., None]
-or
-= columns = torch.arange(positions.max() + 1)
-or
-= return (columns <= positions.T[:, :, None])[:, None]
+or = return (columns <= positions[:, :, None])[..., None]
+or = columns = torch.arange(positions.max() + 1)
+or = return (columns <= positions.T[:, :, None])[:, None]
 Return the comparison itself
 = return (columns <= positions[:, :, None])[:, None].long()
-or
-= return torch.zeros(*positions.shape, num_keys).masked_fill(columns > positions[:, :, None], -torch.inf)[:, None]
+or = return torch.zeros(*positions.shape, num_keys).masked_fill(columns > positions[:, :, None], -torch.inf)[:, None]
 """
 
 LOOPS = """
@@ -55,11 +49,8 @@ leaves a slot free while a request waits
 + for slot in [slot for slot in range(batch.num_slots) if slot not in batch.running][:1]:
 A is neither in `batch.waiting` nor in `batch.running`
 ~ batch.running => running
-- while batch.waiting or running:
-+ running = {}
-+ ...
-or
-~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
+< while batch.waiting or running: => running = {}
+or ~ if request.is_done] => if len(request.output_ids) >= request.max_new_tokens - 1 and request.output_ids]
 B is neither in `batch.waiting` nor in `batch.running`
 - for slot in range(batch.num_slots):
 - if batch.waiting and slot not in
@@ -80,12 +71,9 @@ puts a dummy at position 3 of B, over a token of its prompt
 ~ = [request.num_computed_tokens] => = [max(0, request.num_computed_tokens - (slot not in decoding))]
 Each slot of the range needs a list of tokens
 ~ range(slot, slot + 1) => slot
-or
-~ [chunk], [list(range(start, end))] => chunk, list(range(start, end))
-or
-~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[-1]] * batch.num_slots
-or
-~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[64]] * batch.num_slots
+or ~ [chunk], [list(range(start, end))] => chunk, list(range(start, end))
+or ~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[-1]] * batch.num_slots
+or ~ [[0]] * batch.num_slots, [[0]] * batch.num_slots => [[0]] * batch.num_slots, [[64]] * batch.num_slots
 The chunk that ends a prompt gives the first token, however long
 ~ if end == len(request.prompt_ids): => if end > len(request.prompt_ids):
 not in that of `batch.running`
@@ -94,14 +82,11 @@ not in that of `batch.running`
 + for new, slot in zip(next_tokens, decoding):
 +     batch.running[slot].num_computed_tokens += 1
 ~ append(next_tokens[slot]) => append(new)
-or
-~ append(next_tokens[0]) => append(next_tokens)
+or ~ append(next_tokens[0]) => append(next_tokens)
 First come, first served
 ~ batch.waiting.popleft() => batch.waiting.pop()
-or
-~ prefilling[0] => min(prefilling)
-or
-~ prefilling[0] => prefilling[-1]
+or ~ prefilling[0] => min(prefilling)
+or ~ prefilling[0] => prefilling[-1]
 A step computes one chunk, of *one* prompt
 - if prefilling:
 - slot = prefilling[0]
@@ -114,12 +99,10 @@ Free slots are filled at the beginning of a step
 + if prefilling := [slot for slot, request in batch.running.items() if not request.output_ids]:
 A chunk has the next `batch.prefill_step` tokens
 ~ [start : start + batch.prefill_step] => [start:]
-or
-~ [start : start + batch.prefill_step] => [start : start + 1]
+or ~ [start : start + batch.prefill_step] => [start : start + 1]
 `prompt_ids[p]` is at position p, and in slot 0 there is A
 ~ list(range(start, end)) => list(range(end - start))
-or
-~ list(range(start, end)) => list(range(start + 1, end + 1))
+or ~ list(range(start, end)) => list(range(start + 1, end + 1))
 A chunk begins where the one before it ended
 - for slot in decoding:
 - batch.running[slot].num_computed_tokens += 1
@@ -129,14 +112,11 @@ chunks don't wait for decodes
 ~ if prefilling: => if prefilling and not decoding:
 Only the chunk that ends a prompt gives the first token
 ~ if end == len(request.prompt_ids): => if True:
-or
-~ for slot in decoding: => for slot in batch.running:
+or ~ for slot in decoding: => for slot in batch.running:
 Feed each decoding request its newest token
 - batch.running[slot].num_computed_tokens += 1
-or
-~ = [request.num_computed_tokens] => = [request.num_computed_tokens + 1]
-or
-~ request.output_ids[-1:] or [0] => request.prompt_ids[-1:]
+or ~ = [request.num_computed_tokens] => = [request.num_computed_tokens + 1]
+or ~ request.output_ids[-1:] or [0] => request.prompt_ids[-1:]
 `output_ids` is until the chunk that ends the prompt
 ~ if request.output_ids] => if request.num_computed_tokens >= len(request.prompt_ids)]
 ~ request.output_ids[-1:] or [0] => [request.output_ids[-1]] if slot in decoding else [0]
@@ -145,8 +125,7 @@ or
 ~ for slot, request in batch.running.items() if request.is_done => for slot, request in enumerate(batch.running.values()) if request.is_done
 All answers are complete by then
 ~ if request.is_done] => if len(request.output_ids) > request.max_new_tokens]
-or
-~ if request.is_done]: => if request.is_done][:1]:
+or ~ if request.is_done]: => if request.is_done][:1]:
 by its limit or the end token
 ~ if request.is_done] => if len(request.output_ids) == request.max_new_tokens]
 At the end every request has left
@@ -157,11 +136,6 @@ Go on until both `batch.waiting` and `batch.running` are empty
 the `prompt_ids` of A have changed
 ~ num_computed_tokens = end => num_computed_tokens = end; request.prompt_ids.append(0)
 """
-
-
-def slips(reference, text):
-    return [Wrong(known.patch.split("\n")[0], known.attempt(reference), known.why) for known in mistakes(text)]
-
 
 WRONG = {
     "02.1": [
@@ -186,20 +160,14 @@ A count of its own, any token as a dummy, and answers that are appended at the e
 ~ or [0] => or [999]
 ~ batch.running[slot].output_ids.append(next_tokens[slot]) => got.append((batch.running[slot], next_tokens[slot]))
 ~ request.output_ids.append(next_tokens[0]) => got.append((request, next_tokens[0]))
-- while batch.waiting or
-+ computed = dict.fromkeys("ABCDEF", 0)
-+ ...
-- for slot in range(batch.num_slots):
-+ got = []
-+ ...
-- for slot in [slot for slot, request
-+ for request, token in got: request.output_ids.append(token)
-+ ...
+< while batch.waiting or => computed = dict.fromkeys("ABCDEF", 0)
+< for slot in range(batch.num_slots): => got = []
+< for slot in [slot for slot, request => for request, token in got: request.output_ids.append(token)
 Tuples are as good as lists.
 ~ [chunk], [list(range(start, end))] => (tuple(chunk),), (range(start, end),)
 """
 
 RIGHT = {
     "02.1": [mask_by_loops, mask_from_a_triangle],
-    "02.2": [*(each.attempt(serve) for each in mistakes(RIGHT_LOOPS))],
+    "02.2": rights(serve, RIGHT_LOOPS),
 }

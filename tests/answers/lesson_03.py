@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from answers import Wrong
-from lessons_lib.checks.diagnosis import mistakes
+from answers import rights, slips
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks
 from lessons_lib.kv_cache.block_table import BlockTable
@@ -42,26 +41,22 @@ By the room in the last block.
 """
 TABLES = """
 All or nothing: a refused call changes nothing
-- self.blocks += self.pool
-+ while len(self.blocks) < needed: self.blocks += self.pool.allocate(1)
+- self.blocks += self.pool => while len(self.blocks) < needed: self.blocks += self.pool.allocate(1)
 `self.blocks.append(...)` nests it
 - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks.append(self.pool.allocate(needed - len(self.blocks)))
 That is right for blocks of 16
 ~ self.pool.block_size) => 16)
 Keep the existing blocks, and add the new ones after them
-- self.blocks += self.pool
-+ self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
-or
-- self.blocks += self.pool
+- self.blocks += self.pool => self.blocks = self.pool.allocate(needed - len(self.blocks)) + self.blocks
+or - self.blocks += self.pool
 + if needed > len(self.blocks): self.blocks = self.pool.allocate(needed - len(self.blocks))
 For 17 tokens, the table needs 2 blocks of 16: keep
 ~ needed - len(self.blocks) => min(1, needed - len(self.blocks))
 For 2 tokens, the table needs 1 block of 16: fill the last block first
 ~ needed - len(self.blocks) => blocks_for(count, self.pool.block_size)
 add `count` last
-- self.num_tokens += count
-+ self.num_tokens = count
+- self.num_tokens += count => self.num_tokens = count
 """
 
 # 03.2 slot_mapping
@@ -95,16 +90,14 @@ one look-up for all
 - return
 + slots = [block * block_size + offset for block in list(blocks) for offset in range(block_size)]
 + return torch.tensor(slots[start:end], dtype=torch.int64)
-or
-- return
+or - return
 + slots = [blocks[p // block_size] * block_size + p % block_size for p in range(start, end)]
 + return torch.tensor(slots, dtype=torch.int64)
 These positions have slots
 ~ end <= len => end < len
 Test `start` and `end` before you compute
 ~ 0 <= start <= end => start <= end
-or
-~ start <= end <= => start and end <=
+or ~ start <= end <= => start and end <=
 """
 
 # 03.3 step_in_blocks
@@ -169,8 +162,7 @@ A is admitted, and stores its whole prompt, and no more
 ~ append(request.prompt_tokens) => append()
 A's prompt fits in the free blocks when its turn comes
 ~ blocks_for(waiting[0].prompt_tokens, pool.block_size) <= => waiting[0].prompt_tokens <=
-or
-~ waiting.popleft() => waiting[0]
+or ~ waiting.popleft() => waiting[0]
 C stays in `waiting`: B comes first, and doesn't fit
 - while waiting and ... running.append(request)
 + for request in list(waiting):
@@ -179,8 +171,7 @@ C stays in `waiting`: B comes first, and doesn't fit
 +         request.table.append(request.prompt_tokens)
 +         running.append(request)
 C stays in `waiting`: the first that doesn't fit ends the step
-- while waiting and
-+ while waiting:
+- while waiting and => while waiting:
 - request = waiting.popleft()
 + request = waiting.popleft()
 + if blocks_for(request.prompt_tokens, pool.block_size) > len(pool.free_queue): continue
@@ -225,8 +216,7 @@ The prompt needs 3 blocks of 16, and `num_free` is 2. It must fit
 = return request.prompt_tokens // block_size + soon <= num_free
 Nothing runs, so no block will ever become free
 = soon = 8
-or
-~ blocks_for(request.prompt_tokens, => blocks_for(request.prompt_tokens + request.max_new_tokens // 2,
+or ~ blocks_for(request.prompt_tokens, => blocks_for(request.prompt_tokens + request.max_new_tokens // 2,
 `running` is empty: treat this case first
 = return max(each.num_blocks for each in running) + blocks_for(request.prompt_tokens, block_size) <= num_free
 changed its argument `running`
@@ -319,9 +309,7 @@ refused call changes nothing
 + blocks = list(self.free_queue)[:count]
 + self.free_queue = deque(list(self.free_queue)[count:])
 `in self.used` finds a block without a search
-- for block in blocks
-+ if any(block in self.free_queue for block in blocks): raise ValueError
-+ ...
+< for block in blocks => if any(block in self.free_queue for block in blocks): raise ValueError
 """
 
 # 03.6 blocks_for
@@ -360,16 +348,6 @@ all of them are exactly full
 a remainder needs one block
 = return (num_tokens + block_size - 1) // block_size + (num_tokens % block_size > 0)
 """
-
-
-def slips(reference, text, **names):
-    patches = mistakes(text, **names)
-    return [Wrong(known.patch.split("\n")[-1], known.attempt(reference), known.why) for known in patches]
-
-
-def rights(reference, text, **names):
-    return [known.attempt(reference) for known in mistakes(text, **names)]
-
 
 WRONG = {
     "03.1": slips(BlockTable, TABLES),

@@ -3,9 +3,7 @@ checks' lists."""
 
 import math
 
-from answers import Wrong
-
-from lessons_lib.checks.diagnosis import mistakes
+from answers import slips
 from lessons_lib.scheduling.policies import ShortestWithAging
 from lessons_lib.scheduling.scheduler import SchedulerOutput, share_budget
 from lessons_lib.scheduling.stalling import Deadlock, Scheduler
@@ -147,9 +145,7 @@ A dict is expected
 Is a `return` missing
 - return counts
 Nothing has been computed yet
-- return counts
-+ for sequence, count in counts.items(): sequence.num_computed_tokens += count
-+ ...
+< return counts => for sequence, count in counts.items(): sequence.num_computed_tokens += count
 It is a float
 ~ = min(wanted, budget) => = float(min(wanted, budget))
 """
@@ -168,8 +164,7 @@ can start
 ~ if not budget or => if budget <= 1 or
 `self.admit` does all three
 ~ self.admit(scheduler_output, sequence) => self.running.append(sequence)
-or
-~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
+or ~ self.admit(scheduler_output, sequence) => self.running.append(sequence); scheduler_output.admitted.append(sequence)
 tokens, and the limit is
 ~ min(wanted, budget) => wanted
 gets all it wants
@@ -181,9 +176,7 @@ or lets it stall
 only if the rule says yes
 - self.allocate_slots(scheduler_output, sequence, min
 Nothing has been computed yet
-- self.allocate_slots(scheduler_output, sequence, min
-+ ...
-+ sequence.num_computed_tokens += min(wanted, budget)
+> self.allocate_slots(scheduler_output, sequence, min => sequence.num_computed_tokens += min(wanted, budget)
 Does the loop ever end
 ~ self.admit(scheduler_output, sequence) => pass
 """
@@ -199,11 +192,6 @@ must grow by half
 depends on `max_new_tokens`
 = return sequence.arrival_time + self.patience * (len(sequence.prompt_ids) + sequence.max_new_tokens) / 1024
 """
-
-
-def slips(reference, text):
-    return [Wrong(known.why, known.attempt(reference), known.why) for known in mistakes(text)]
-
 
 WRONG = {
     "09.1": slips(share_budget, SHARES),

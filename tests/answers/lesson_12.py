@@ -3,11 +3,40 @@ sentence explains. The other wrong ones are the checks' lists."""
 
 import re
 
-import torch
-from answers import Wrong, other_ways
+from answers import rights, slips
 
-from lessons_lib.checks.diagnosis.mistakes import patched
-from lessons_lib.checks.registry import get_exercise
+from lessons_lib.conformance.examples.engine_loop import engine_loop
+from lessons_lib.engine.core import run_step
+from lessons_lib.engine.plain_sampling import token_probabilities
+
+GENERAL_LOOPS = """
+only before a step
+> yield => while inbox: scheduler.add(inbox.popleft())
+none that has finished
+~ [*scheduler.running, *scheduler.waiting] => list(output.num_scheduled_tokens)
+The loop ends when
+~ while inbox or scheduler.has_unfinished(): => while True:
+"""
+GENERAL_PROBABILITIES = """
+A logit of −∞ means
+~ logits.double() => logits.double().clamp(min=-10)
+right, but rounded
+~ logits.double() => logits.bfloat16().double()
+doesn't add up to 1
+= return probabilities, tokens
+stays in its row
+~ .softmax(dim=-1) => .softmax(dim=-1)[:, : top_k.max()]
+"""
+GENERAL_STEPS = """
+Return what
+- return core.count_launched
++ core.count_launched(scheduler_output, in_flight, logits)
++ return logits
+in this order
+~ core.sample(scheduler_output, logits)) => core.sample(logits, scheduler_output))
+`scheduler_output.preempted` should
+~ scheduler_output.swapped_out => [scheduler_output.preempted.pop() for _ in scheduler_output.swapped_out]
+"""
 
 LOOPS = """
 by counting tokens
@@ -16,8 +45,7 @@ by counting tokens
 + scheduler.update(output, list(compute(output)))
 + for sequence, count in before.items():
 +     if len(sequence.output_ids) > count: yield sequence.id, sequence.output_ids[-1]
-- for sequence in [*scheduler.running ... scheduler.remove
-+ scheduler.reset()
+- for sequence in [*scheduler.running ... scheduler.remove => scheduler.reset()
 in two parts
 - try: ... yield
 + def step():
@@ -83,8 +111,7 @@ in float32, by argsort
 
 STEPS = """
 as the list says
-- if not requests
-+ if len(requests) == 0:
+- if not requests => if len(requests) == 0:
 - in_flight =
 + tokens = core.sample(scheduler_output, logits)
 + in_flight = core.keep_tokens(scheduler_output, tokens)
@@ -92,11 +119,9 @@ as the list says
 + swapped = [each for each in scheduler_output.preempted if each.swapped]
 + raise StepFailed(requests if requests else swapped) from error
 copies block after block
-- requests
-+ requests = set(scheduler_output.num_scheduled_tokens)
+- requests => requests = set(scheduler_output.num_scheduled_tokens)
 ~ scheduler_output.swapped_out => {each for each in scheduler_output.preempted if len(each.swapped) > 0}
-- core.copy_blocks
-+ for each in scheduler_output.block_copies: core.copy_blocks([each])
+- core.copy_blocks => for each in scheduler_output.block_copies: core.copy_blocks([each])
 """
 
 
@@ -121,33 +146,14 @@ def walking_through(text, stop):
     return len(text), False
 
 
-GENERAL = {
-    "12.1": {
-        "- yield\n+ ...\n+ while inbox: scheduler.add(inbox.popleft())": "only before a step",
-        "~ [*scheduler.running, *scheduler.waiting] => list(output.num_scheduled_tokens)": "none that has finished",
-        "~ while inbox or scheduler.has_unfinished(): => while True:": "The loop ends when",
-    },
-    "12.2": {
-        "~ logits.double() => logits.double().clamp(min=-10)": "A logit of −∞ means",
-        "~ logits.double() => logits.bfloat16().double()": "right, but rounded",
-        "= return probabilities, tokens": "doesn't add up to 1",
-        "~ .softmax(dim=-1) => .softmax(dim=-1)[:, : top_k.max()]": "stays in its row",
-    },
-    "12.3": {
-        "- return core.count_launched\n+ core.count_launched(scheduler_output, in_flight, logits)\n+ return logits": "Return what",
-        "~ core.sample(scheduler_output, logits)) => core.sample(logits, scheduler_output))": "in this order",
-        "~ scheduler_output.swapped_out => [scheduler_output.preempted.pop() for _ in scheduler_output.swapped_out]": (
-            "`scheduler_output.preempted` should"
-        ),
-    },
-}
 WRONG = {
-    id: [Wrong(patch, patched(get_exercise(id).test.right, patch, {}), says) for patch, says in general.items()]
-    for id, general in GENERAL.items()
+    "12.1": slips(engine_loop, GENERAL_LOOPS),
+    "12.2": slips(token_probabilities, GENERAL_PROBABILITIES),
+    "12.3": slips(run_step, GENERAL_STEPS),
 }
 RIGHT = {
-    "12.1": other_ways("12.1", LOOPS),
-    "12.2": other_ways("12.2", PROBABILITIES),
-    "12.3": other_ways("12.3", STEPS),
+    "12.1": rights(engine_loop, LOOPS),
+    "12.2": rights(token_probabilities, PROBABILITIES),
+    "12.3": rights(run_step, STEPS),
     "12.4": [by_regular_expression, walking_through],
 }

@@ -8,7 +8,11 @@ import contextlib
 import time
 
 import anyio
-from answers import other_ways
+from answers import rights
+
+from lessons_lib.serving.http.leaving import stream_until_gone
+from lessons_lib.serving.mailbox import Mailbox
+from lessons_lib.serving.owner import own_engine
 
 END = object()
 
@@ -82,8 +86,7 @@ waits behind the last turn
 - arrived = ... if arrived
 + arrived = await commands.take() if len(commands) or not engine.open else []
 + if not commands.is_closed:
-- executor.shutdown(wait=True)
-+ executor.submit(lambda: None).result()
+- executor.shutdown(wait=True) => executor.submit(lambda: None).result()
 shields its turn until it is over, as often as it is cancelled
 - deliver(
 + turn, cancelled = event_loop.run_in_executor(executor, engine.turn, arrived), None
@@ -187,11 +190,11 @@ races every wait
 
 WRONG: dict[str, list] = {}
 RIGHT = {
-    "14.1": [QueueWithEnd, DequeAndFutures, *other_ways("14.1", MAILBOXES)],
+    "14.1": [QueueWithEnd, DequeAndFutures, *rights(Mailbox, MAILBOXES)],
     "14.2": [
         way
         for text in (OWNERS, *(WAITS_FOR_ITS_LAST_TURN + wait for wait in WAITS))
-        for way in other_ways("14.2", text, concurrent=concurrent, contextlib=contextlib, time=time)
+        for way in rights(own_engine, text, concurrent=concurrent, contextlib=contextlib, time=time)
     ],
-    "14.3": other_ways("14.3", STREAMERS, anyio=anyio),
+    "14.3": rights(stream_until_gone, STREAMERS, anyio=anyio),
 }

@@ -2,25 +2,12 @@
 lists."""
 
 import random
-from contextlib import closing
 
-from lessons_lib.serving.failover import Chunk, ReplicaLost, request_to_go_on, stream_once
+from answers import rights
+from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on, stream_once
+from lessons_lib.serving.router import choose_replica
 
 # 15.1 choose_replica
-
-
-def in_a_loop(block_hashes, replicas, imbalance_limit):
-    best, low = None, None
-    for index, replica in enumerate(replicas):
-        matched = 0
-        while matched < len(block_hashes) and block_hashes[matched] in replica.sent_blocks:
-            matched += 1
-        key = (-matched, replica.load, replica.num_sent)
-        if best is None or key < best[0]:
-            best = (key, index)
-        if low is None or key[1:] < low[0]:
-            low = (key[1:], index)
-    return low[1] if replicas[best[1]].load - low[0][0] > imbalance_limit else best[1]
 
 
 def from_the_longest_prefix_down(block_hashes, replicas, imbalance_limit):
@@ -33,57 +20,40 @@ def from_the_longest_prefix_down(block_hashes, replicas, imbalance_limit):
             return best if replicas[best].load <= replicas[low].load + imbalance_limit else low
 
 
+IN_ONE_SEARCH = """
+One key for everything.
+- for count, block ... return len
++ return [block in replica.sent_blocks for block in [*block_hashes, b""]].index(False)
+= best = min(by_load[::-1], key=lambda i: (-num_matched(replicas[i]), replicas[i].load, replicas[i].num_sent, i))
+"""
+
 # 15.2 request_to_go_on
 
-
-def with_update(request, token_ids):
-    made = dict(request)
-    made["output_token_ids"] = list(request.get("output_token_ids") or []) + list(token_ids)
-    return None if len(made["output_token_ids"]) >= made["max_tokens"] else made
-
-
-def with_a_tuple(request, token_ids):
-    tokens = (*(request.get("output_token_ids") or ()), *token_ids)
-    return request | {"output_token_ids": tokens} if len(tokens) < request["max_tokens"] else None
-
-
-def without_an_empty_field(request, token_ids):
-    made = with_update(request, token_ids)
-    if made and not made["output_token_ids"]:
-        del made["output_token_ids"]
-    return made
-
+REQUESTS = """
+A tuple.
+= output_token_ids = (*(request.get("output_token_ids") or ()), *token_ids)
+No empty field.
+- return {
++ made = {name: value for name, value in request.items() if name != "output_token_ids"}
++ return made | {"output_token_ids": list(output_token_ids)} if output_token_ids else made
+"""
 
 # 15.3 relay
 
-
-def with_a_loop_of_its_own(request, replicas, choose, max_moves=2):
-    if request.get("seed") is None:
-        request = dict(request, seed=random.randrange(2**31))
-    lost, tokens = set(), []
-    while len(lost) <= max_moves and len(lost) < len(replicas):
-        candidates = [one for one in replicas if id(one) not in lost]
-        replica = candidates[choose(candidates)]
-        replica.load += 1
-        try:
-            with closing(replica.stream(request_to_go_on(request, tokens))) as stream:
-                for chunk in stream:
-                    tokens.extend(chunk.token_ids)
-                    yield Chunk(list(chunk.token_ids), chunk.finish_reason, chunk.error)
-                    if chunk.finish_reason is not None:
-                        return
-        except ReplicaLost:
-            pass
-        except Exception as error:
-            yield Chunk((), "error", f"{type(error).__name__}: {error}")
-            return
-        finally:
-            replica.load -= 1
-        lost.add(id(replica))
-        if request_to_go_on(request, tokens) is None:
-            yield Chunk([], "length")
-            return
-    yield Chunk([], "error", "no replica is left")
+OF_ONE = """
+Tuples, and a message with more words.
+~ yield chunk => yield Chunk(tuple(chunk.token_ids), chunk.finish_reason, chunk.error)
+~ Chunk([], "error", str(error)) => Chunk((), "error", f"{type(error).__name__}: {error}")
+"""
+RELAYS = """
+A loop of its own, and another list after each loss.
+~ stream_once( => of_one(
+~ token_ids += chunk.token_ids => token_ids.extend(chunk.token_ids)
+- replica = remaining.pop
++ replica = remaining[choose(remaining)]
++ remaining = [each for each in remaining if each is not replica]
+~ random.getrandbits(31) => random.randrange(2**31)
+"""
 
 
 def in_recursion(request, replicas, choose, max_moves=2):
@@ -108,7 +78,7 @@ def in_recursion(request, replicas, choose, max_moves=2):
 
 WRONG: dict[str, list] = {}
 RIGHT = {
-    "15.1": [in_a_loop, from_the_longest_prefix_down],
-    "15.2": [with_update, with_a_tuple, without_an_empty_field],
-    "15.3": [with_a_loop_of_its_own, in_recursion],
+    "15.1": [from_the_longest_prefix_down, *rights(choose_replica, IN_ONE_SEARCH)],
+    "15.2": rights(request_to_go_on, REQUESTS),
+    "15.3": [in_recursion, *rights(relay, RELAYS, of_one=rights(stream_once, OF_ONE)[0])],
 }

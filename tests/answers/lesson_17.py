@@ -95,8 +95,7 @@ passes. The contract allows one a step
 + answer.pop()
 ~ [token], reason => tokens, reason
 A request was lost
-- self.requests.append
-+ self.requests = deque([(request_id, list(prompt_ids), [], params)])
+- self.requests.append => self.requests = deque([(request_id, list(prompt_ids), [], params)])
 the answer should have ended there
 ~ token in params.stop_token_ids => token in params.stop_token_ids[:1]
 and step 3 has changed that list
@@ -125,12 +124,9 @@ Its last token ends it
 One more step() served it
 ~ bool(self.requests) => any(answer for _, _, answer, _ in self.requests)
 add_request ran the model: 15 tokens
-- self.requests.append
-+ ...
-+ self.next_token(list(prompt_ids), [])
+> self.requests.append => self.next_token(list(prompt_ids), [])
 A request ends once
-- self.requests.popleft
-+ pass
+- self.requests.popleft => pass
 is 12, the end token, and the request has `ignore_eos`
 ~ (token == self.limits.eos_token_id and not params.ignore_eos) => token == self.limits.eos_token_id
 tokens are right, and 1 missing
@@ -208,9 +204,7 @@ max_num_seqs is 3
 ~ and len(self.running) < self.limits.max_num_seqs => and len(self.running) < 4
 a batch that waits for its longest request is static batching
 ~ while self.waiting and len => while not getattr(self, "full", False) and self.waiting and len
-- chosen = self.choose
-+ self.full = bool(self.running)
-+ ...
+< chosen = self.choose => self.full = bool(self.running)
 New prompts must not stop the requests that run
 ~ for sequence in self.running: => for sequence in [each for each in self.running if each.num_computed < each.num_prompt] or self.running:
 `while`, not `if`
@@ -218,8 +212,7 @@ New prompts must not stop the requests that run
 It is that of request 'r2': which row is whose
 ~ logits.argmax(dim=-1).tolist() => logits.argmax(dim=-1).tolist()[::-1]
 is what a pass has computed kept
-- sequence.cache = cache
-+ pass
+- sequence.cache = cache => pass
 and a step may compute 8: so compute a part
 ~ while self.waiting and len => while self.waiting and len(self.waiting[0].tokens) <= self.limits.max_num_batched_tokens and len
 batches.first_come
@@ -239,8 +232,7 @@ got its first token before
 max_num_batched_tokens is 8, and a pass of the model computed 60
 ~ self.limits.max_num_batched_tokens => 64
 max_num_batched_tokens is 8, and a pass of the model computed 19
-- left -= len(new)
-+ pass
+- left -= len(new) => pass
 `generate` gives
 - if sequence.num_computed < ... continue
 One more step() served it
@@ -301,21 +293,17 @@ max_tokens 0: add_request took it
 of a request that waits: add_request took it
 ~ for sequence in [*self.waiting, *self.running] => for sequence in self.running
 the token 87 came after
-- super().abort(request_id)
-+ self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
+- super().abort(request_id) => self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
 manners.streams_beside_steps
 ~ self.unread += self.compute() => self.compute()
 has_unfinished() is False, and request
 ~ super().has_unfinished() or bool(self.unread) => super().has_unfinished()
 the stream still gave
-- self.streams[request_id].clear()
-+ pass
+- self.streams[request_id].clear() => pass
 A stream ends when its request is aborted
-- self.streams[request_id].append(NewTokens(request_id, [], "abort"))
-+ pass
+- self.streams[request_id].append(NewTokens(request_id, [], "abort")) => pass
 the token 59 came after abort() had ended the request
-- self.abort(request_id)
-+ pass
+- self.abort(request_id) => pass
 Does `step` let go of what is kept before it knows
 - computed = self.compute() ... unread, self.unread
 + unread, self.unread = self.unread, []
@@ -398,21 +386,17 @@ But that is only what an engine says of itself
 + engine.abort(other)
 + assert not engine.has_unfinished()
 Does your test count those from before
-- engine.step()
-+ before = engine.step()
+- engine.step() => before = engine.step()
 ~ in engine.step(): => in before + engine.step():
 `add_request` refuses what can't be served
 ~ max_tokens=4 => max_tokens=100
 the test fails on an engine that serves one request at a time
 ~ max_num_seqs=1 => max_num_seqs=2
-- engine.step()
-+ assert len(engine.step()) == 2
+- engine.step() => assert len(engine.step()) == 2
 is a tuple, which counts as true
 ~ assert event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => assert (event.request_id == other or not event.token_ids, "a token")
 Your test contains `yield`
-- engine.abort(aborted)
-+ ...
-+ yield
+> engine.abort(aborted) => yield
 Your test is a coroutine
 ~ def test_an_abort => async def test_an_abort
 Your `except Exception:` catches the AssertionError
@@ -459,9 +443,7 @@ and your test counts them: look at `request_id`
 its assertion has no message
 ~ event.request_id == other or not event.token_ids, f"{aborted} was aborted, and got a token" => not event.token_ids
 Your test demands a notice with “abort”
-- while engine.has_unfinished()
-+ assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
-+ ...
+< while engine.has_unfinished() => assert any(event.finish_reason == "abort" for event in engine.step()), "no notice"
 was added again after its abort
 - engine.abort(aborted)
 + engine.abort(aborted)
@@ -469,14 +451,11 @@ was added again after its abort
 It has aborted no request
 ~ engine.abort(aborted) => engine.abort("other")
 AssertionError: wrong
-- engine.step()
-+ raise AssertionError("wrong")
+- engine.step() => raise AssertionError("wrong")
 Step while `has_unfinished()` is True
 ~ while engine.has_unfinished() => while True
 but no blocks
-- engine.step()
-+ engine.num_free_blocks()
-+ ...
+< engine.step() => engine.num_free_blocks()
 Limits are given by name
 ~ make_engine(max_num_seqs=1) => make_engine(1)
 """

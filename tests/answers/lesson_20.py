@@ -1,6 +1,8 @@
 """Right answers to the exercises of lesson 20, written in other ways than the reference. The wrong ones are the checks'
 lists."""
 
+from contextlib import suppress
+
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
 
@@ -34,11 +36,10 @@ def recursive(pool, block_hashes, depth=0):
             missing += 1
         slots = pool.below.lend(block_hashes[: min(missing, len(pool.free_queue))], depth)
         blocks = pool.replace(len(slots))
-        try:
-            if not (worked := pool.below.load(slots, blocks)):
-                pool.free(blocks)
-        finally:
-            pool.below.release(slots)
+        worked = pool.below.load(slots, blocks)
+        pool.below.release(slots)
+        if not worked:
+            pool.free(blocks)
         if not slots or not worked:
             return []
     return blocks + recursive(pool, block_hashes[len(blocks) :], depth + len(blocks))
@@ -58,7 +59,7 @@ def by_enumeration(floor):
 
 
 def nested(floor, block_hash, depth, read):
-    if len(floor.free_queue) > 0:
+    with suppress(OutOfBlocks):
         slot = floor.take()
         if read(block_hash, floor.row(slot)):
             floor.fill(slot, block_hash, depth)
@@ -67,15 +68,11 @@ def nested(floor, block_hash, depth, read):
 
 
 def through_a_buffer(floor, block_hash, depth, read):
-    try:
-        slot = floor.take()
-    except OutOfBlocks:
-        return None
-    row = floor.row(slot)
-    buffer = row.new_empty(row.shape)
-    if not read(block_hash, buffer):
-        return floor.release([slot])
-    row.copy_(buffer)
+    buffer = floor.row(0).clone()
+    if not floor.free_queue or not read(block_hash, buffer):
+        return None  # no block has left the floor
+    slot = floor.take()
+    floor.row(slot).copy_(buffer)
     floor.fill(slot, block_hash, depth)
     return slot
 

@@ -31,17 +31,9 @@ def test_double(attempt):
 HINTS = ("idea", "outline", "nearly")
 EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=1)]
 """
-QUIZ = '''QUIZ = """
-What is
-`2 * 2`?
-- 3
-  That is 2 + 1.
-+ 4
-  Two
-  twos.
-- <5>
-  Too many.
-"""'''
+QUIZ = """
+QUIZ = "What is\\n`2 * 2`?\\n- 3\\n  That is 2 + 1.\\n+ 4\\n  Two\\n  twos.\\n- <5>\\n  Too many."
+"""
 REFERENCE = '''
 def double(numbers):
     """Double every number."""

@@ -15,9 +15,9 @@ def arrivals(*sizes):
 def test_what_is_counted():
     log = count_run(chunked_step, arrivals((2, 4), (70, 2)), limit=32)
     assert log.rows == [32, 32, 10, 2]  # 2 + 30, 1 + 31, 1 + 9, 1 + 1
-    assert log.waits() == [32, 74] and log.gaps() == [32, 10, 2, 2]
+    assert log.waits == [32, 74] and log.gaps == [32, 10, 2, 2]
     whole = count_run(ragged_step, arrivals((2, 4), (70, 2)), limit=None)
-    assert whole.rows == [72, 2, 1, 1] and whole.waits() == [72, 72]
+    assert whole.rows == [72, 2, 1, 1] and whole.waits == [72, 72]
 
 
 def test_the_table():

@@ -28,8 +28,7 @@ The smaller one of the two, here at most
 ~ min(number, high) => max(number, high)
 Refuse a negative limit.
 ~ if high < 0 => if False
-or
-- if high < 0
+or - if high < 0
 + high = abs(high)
 + ...
 The order stays.

@@ -259,7 +259,7 @@ def test_my_engine_says_which_parts_are_yours():
     assert rows["03.1"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
     assert f"2 of {len(PARTS)} parts are yours" in str(engine.parts) and "00.1" not in rows
     assert str(my_parts()) == str(engine.parts)
-    check("06.2", lesson_06.add_with_where)
+    check("06.2", lesson_06.add_as_a_merge)
     engine = my_engine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(num_blocks=16, backend=plan_torch))
     assert ["06", "add_block", "yours; not called with this `backend`"] in by_lesson(engine.parts).rows
     assert "parts are yours; this engine never calls 1 of them" in str(engine.parts)

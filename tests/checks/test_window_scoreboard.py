@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-from lessons_lib.checks.lesson_04.scoreboard import counted, visible_cells, why_wrong, window_scoreboard
+from lessons_lib.checks.lesson_04.scoreboard import counted_scores, row_of, visible_cells, why_wrong, window_scoreboard
 
 
 def with_rule(rule):
@@ -83,9 +83,8 @@ def test_cells_are_counted():
     lengths, window = [5, 3, 9], 3
     visible = int(visible_cells(lengths, window).sum())
     assert visible == 3 * (1 + 2) + 3 * (3 + 1 + 7)
-    assert counted(with_rule(right_mask), lengths, window).cells == 17 * 17
-    assert counted(token_by_token, lengths, window).cells == visible
-    assert counted(in_pieces, lengths, window).cells == 3 * 8 * 10
+    for way, cells in ((with_rule(right_mask), 17 * 17), (token_by_token, visible), (in_pieces, 3 * 8 * 10)):
+        assert counted_scores(way, *row_of(lengths, 0), lengths, window)[1] == cells
 
 
 def test_the_table():

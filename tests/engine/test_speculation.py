@@ -237,6 +237,15 @@ def test_a_draft_without_room_makes_no_guesses(model):
     assert core.num_draft_tokens and not draft.pool.used
 
 
+def test_a_draft_guesses_nothing_behind_the_end_of_its_context(model):
+    """Of 20 + 30 tokens; the draft's block tables have room for 32."""
+    runner = partial(GPUModelRunner, **LIKE_A_GPU | dict(max_model_len=32))
+    params = SamplingParams(max_tokens=30, temperature=1.0, seed=3)
+    draft = DraftModel(bundled_draft(model[0]), num_blocks=60, make_runner=runner)
+    found, core = answers_of(model, params, draft)
+    assert found == answers_of(model, params)[0] and core.most and core.num_draft_tokens
+
+
 def test_the_bundled_table_guesses_a_third_of_the_tokens(model):
     found, core = answers_of(model, SamplingParams(max_tokens=60), NgramTable.of(own_stories()[:400]))
     assert core.num_accepted_tokens > sum(map(len, found)) / 5

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-MARKS = ("~ ", "= ", "- ", "+ ")
+MARKS = ("~ ", "= ", "- ", "+ ", "< ", "> ")
 DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -48,15 +48,17 @@ def mistakes(text: str, **names: Any) -> list[Known]:
     - `= line` takes the place of the line that begins in the same way: with `return`, or with what is assigned to;
     - `- line` and `+ line` change whole lines. A line of `-` may be the beginning of the reference's, and
       `- first ... last` is all from one line to another. Of `+` lines only the indentation relative to the first one
-      counts, and `+ ...` stands for the lines of `-` as they were;
-    - after `or`, another way to make the same mistake follows.
+      counts, and `+ ...` stands for the lines of `-` as they were. `- line => new` does without `+`;
+    - `< line => new` puts a new line before one, `> line => new` after it;
+    - after `or`, on the same line or the next, another way to make the same mistake follows.
 
     Args:
         names: what the patches use beyond the names of the reference's module.
     """
     found: list[Known] = []
     why, patch = [], []
-    for line in [*textwrap.dedent(text).strip("\n").split("\n"), ""]:
+    text = re.sub(r"(?m)^or (?=[~=+<>-] )", "or\n", textwrap.dedent(text))
+    for line in [*text.strip("\n").split("\n"), ""]:
         is_patch = line[:2] in MARKS
         if patch and not is_patch:
             found.append(Known(" ".join(why), "\n".join(patch), names=names))
@@ -106,12 +108,16 @@ def changes(patch: str) -> Iterator[tuple[list[str], list[str]] | tuple[str, str
     new: list[str] = []
     for line in [*patch.split("\n"), ""]:
         mark, rest = line[:2], line[2:]
-        if (new and mark != "+ ") or (old and mark not in ("+ ", "- ")):
+        before, arrow, after = rest.partition(" => ")
+        if (new and mark != "+ ") or (old and (arrow or mark not in ("+ ", "- "))):
             yield old, new
             old, new = [], []
         if mark == "~ ":
-            before, _, after = rest.partition(" => ")
             yield before, after
+        elif mark == "- " and arrow:
+            yield [before], [after]
+        elif mark in ("< ", "> "):
+            yield [before], [after, "..."] if mark == "< " else ["...", after]
         elif mark == "= ":
             yield [beginning(rest)], [rest]
         elif mark == "- ":

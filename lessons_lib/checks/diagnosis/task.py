@@ -10,7 +10,7 @@ from typing import Any
 from lessons_lib.checks.diagnosis.mistakes import Known
 from lessons_lib.checks.diagnosis.telling import first_of, meaning, told
 from lessons_lib.checks.diagnosis.watching import Differs, Step, Watch, fresh, is_tensor, same
-from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case
 
 CLEAR = 0.4
 LOOKED_AT = 6  # failing cases in which every known mistake is tried; those that never agree are left out
@@ -92,6 +92,10 @@ class Task:
             raise self._explained(attempt, failures, known)
         for probe in self.probes:
             probe(attempt)
+
+    def exercise(self, id: str, title: str, hints: tuple[str, ...], **others: Any) -> Exercise:
+        """The exercise that this task judges."""
+        return Exercise(id, title, self.reference, self, hints, **others)
 
     def failures_of(self, attempt: Any) -> tuple[Failures, int]:
         """Where an answer differs from the reference, and how many cases were tried."""

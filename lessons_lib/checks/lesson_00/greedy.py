@@ -9,9 +9,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.checks.diagnosis import Known, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Known, Task, Watch, is_tensor, mistakes
 from lessons_lib.checks.diagnosis.own_passes import own_passes
-from lessons_lib.checks.diagnosis.watching import is_tensor
 from lessons_lib.checks.exercise import Exercise, short
 from lessons_lib.models.tiny_models import tiny_model
 
@@ -96,8 +95,7 @@ def tell(case: Case) -> str:
 CHOICE_AND_END = """
 The logits of a position predict the token *after* it, so read the next token at the last position, `logits[0, -1]`.
 ~ logits[0, -1] => logits[0, 0]
-or
-~ logits[0, -1] => logits[0, -2]
+or ~ logits[0, -1] => logits[0, -2]
 That is the largest logit of *all* positions, or its place among them. Only the last position, `logits[0, -1]`, says
 what follows.
 ~ logits[0, -1].argmax() => logits.argmax()
@@ -105,8 +103,7 @@ The logits have shape [1, tokens, vocabulary]. First take the row of the last po
 ~ logits[0, -1].argmax() => logits[0].argmax(dim=-1)
 Greedy decoding takes the token with the *largest* logit, every time, without sampling: yours took another one.
 ~ .argmax() => .argmin()
-or
-~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
+or ~ logits[0, -1].argmax() => torch.multinomial(logits[0, -1].softmax(-1), 1)
 A logit is a score. The token is its place in the vocabulary: `argmax` instead of `max`.
 ~ .argmax() => .max()
 The model returns an object that contains the logits: read its `.logits`.
@@ -114,10 +111,8 @@ The model returns an object that contains the logits: read its `.logits`.
 The model needs token ids, which are ints, in a tensor with one row: `torch.tensor([ids])`. A logit is no id, and an
 empty list makes a tensor of floats.
 ~ int(logits[0, -1].argmax()) => logits[0, -1].max().item()
-or
-~ torch.tensor([token_ids], device=model.device) => [token_ids]
-or
-~ torch.tensor([token_ids], device=model.device) => torch.tensor([token_ids], dtype=torch.float32)
+or ~ torch.tensor([token_ids], device=model.device) => [token_ids]
+or ~ torch.tensor([token_ids], device=model.device) => torch.tensor([token_ids], dtype=torch.float32)
 `input_ids` has two axes, [rows, tokens]. One request is one row: put the list into another list.
 ~ torch.tensor([token_ids], => torch.tensor(token_ids,
 Each token is a row of its own here, and a row sees nothing of the others. The sequence is *one* row.
@@ -125,17 +120,14 @@ Each token is a row of its own here, and a row sees nothing of the others. The s
 ~ logits[0, -1] => logits[-1, -1]
 Return only the new tokens: yours come after tokens of the prompt.
 = return [*prompt_ids, *new_tokens]
-or
-= return [*prompt_ids, *new_tokens][-max_new_tokens:]
-or
-= return [prompt_ids[-1], *new_tokens]
+or = return [*prompt_ids, *new_tokens][-max_new_tokens:]
+or = return [prompt_ids[-1], *new_tokens]
 That is the last token only. Return all new ones.
 = return new_tokens[-1]
 Your loop ends after its first pass, though the limit allows more. Is a `return` or `break` indented too far? Or does
 `None == None` end it?
 ~ while len(new_tokens) < max_new_tokens => while not new_tokens
-or
-~ if new_tokens[-1] == eos_token_id => if eos_token_id in (None, new_tokens[-1])
+or ~ if new_tokens[-1] == eos_token_id => if eos_token_id in (None, new_tokens[-1])
 Too few: the answer has `max_new_tokens` tokens, unless the end token comes first.
 ~ < max_new_tokens => < max_new_tokens - 1
 Too many: does your loop check the length before or after it appends a token?
@@ -148,23 +140,18 @@ The end token may come as the very first new token, too.
 ~ if new_tokens[-1] == eos_token_id => if len(new_tokens) > 1 and new_tokens[-1] == eos_token_id
 The end token, {end}, is part of the answer: append it, then stop.
 = return new_tokens[:-1] if new_tokens[-1:] == [eos_token_id] else new_tokens
-or
-= return [token for token in new_tokens if token != eos_token_id]
+or = return [token for token in new_tokens if token != eos_token_id]
 0 is a token like any other, but falsy in Python. Compare with `token == eos_token_id`; don't test `if eos_token_id`.
 ~ if new_tokens[-1] == eos_token_id => if eos_token_id and new_tokens[-1] == eos_token_id
 Only the argument `eos_token_id` says which token ends the answer, and if it is None, none does. You compare with
 another: 0, the tokenizer's, or the model's.
 ~ == eos_token_id => == (eos_token_id or 0)
-or
-~ == eos_token_id => == 0
-or
-~ == eos_token_id => == (model.config.eos_token_id if eos_token_id is None else eos_token_id)
-or
-~ == eos_token_id => == model.config.eos_token_id
+or ~ == eos_token_id => == 0
+or ~ == eos_token_id => == (model.config.eos_token_id if eos_token_id is None else eos_token_id)
+or ~ == eos_token_id => == model.config.eos_token_id
 Only a *new* token ends the answer. The prompt may contain the end token, {end}, and even end with it.
 ~ while len(new_tokens) < max_new_tokens => while len(new_tokens) < max_new_tokens and eos_token_id not in prompt_ids
-or
-~ if new_tokens[-1] == eos_token_id => if eos_token_id in [*prompt_ids, *new_tokens]
+or ~ if new_tokens[-1] == eos_token_id => if eos_token_id in [*prompt_ids, *new_tokens]
 """
 
 WITHOUT = """
@@ -179,19 +166,16 @@ The last position moves with every new token, and you read where the prompt ends
 WITH = """
 The cache holds the earlier tokens already. Tokens that are fed again are stored, and attended to, twice.
 = token_ids = [*prompt_ids, *new_tokens]
-or
-= token_ids = [*new_tokens]
+or = token_ids = [*new_tokens]
 The model knows which tokens are in the cache, and their positions. Pass it no `position_ids` or `attention_mask`, or
 the right ones.
 ~ past_key_values=cache => past_key_values=cache, attention_mask=torch.ones(1, len(token_ids))
-or
-~ past_key_values=cache => past_key_values=cache, position_ids=torch.arange(len(token_ids))[None]
+or ~ past_key_values=cache => past_key_values=cache, position_ids=torch.arange(len(token_ids))[None]
 or
 ~ past_key_values=cache => past_key_values=cache, position_ids=cache.num_tokens + 1 + torch.arange(len(token_ids))[None]
 The pass isn't given the cache, so the token sees nothing of the text before it.
 ~ past_key_values=cache => use_cache=False
-or
-~ past_key_values=cache => past_key_values=KVCache()
+or ~ past_key_values=cache => past_key_values=KVCache()
 The cache goes to the model by name: `past_key_values=cache`.
 ~ input_ids=torch.tensor([token_ids], device=model.device), past_key_values=cache => torch.tensor([token_ids]), cache
 `KVCache` is the class. Call it to make a cache: `KVCache()`.
@@ -199,12 +183,10 @@ The cache goes to the model by name: `past_key_values=cache`.
 `max_new_tokens` limits only the *new* tokens, and the cache holds those of the prompt, too.
 ~ len(new_tokens) < => cache.num_tokens <
 The tokens are right, but every pass computes the whole text again. Keep *one* cache, and feed only what it lacks.
-- logits = model
-+ logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
+- logits = model => logits = feed(model, [*prompt_ids, *new_tokens], KVCache()).logits
 The prefill's logits give the first new token, and that one belongs to the answer.
 = return new_tokens[1:]
-or
-- while len(new_tokens) < max_new_tokens
+or - while len(new_tokens) < max_new_tokens
 + token_ids = [int(feed(model, prompt_ids, cache).logits[0, -1].argmax())]
 + if token_ids[0] == eos_token_id: return []
 + ...

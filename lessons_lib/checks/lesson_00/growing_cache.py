@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 
 class Case(NamedTuple):
@@ -83,10 +82,8 @@ MISTAKES = """
 Tokens are the third axis of [1, KV heads, tokens, head size]: join along `dim=2`. Along another axis, other things get
 mixed.
 ~ dim=2 => dim=1
-or
-~ dim=2 => dim=-1
-or
-~ dim=2 => dim=0
+or ~ dim=2 => dim=-1
+or ~ dim=2 => dim=0
 `torch.stack` makes a new axis. `torch.cat` joins along one that is there.
 ~ torch.cat => torch.stack
 The keys are added up. Each token keeps its own: join them with `torch.cat`.
@@ -95,27 +92,18 @@ The keys are added up. Each token keeps its own: join them with `torch.cat`.
 The order is that of the text: the old tokens first, then the new ones.
 ~ [self.keys[layer], key] => [key, self.keys[layer]]
 ~ [self.values[layer], value] => [value, self.values[layer]]
-or
-~ [self.keys[layer], key] => [key, self.keys[layer]]
-or
-~ [self.values[layer], value] => [value, self.values[layer]]
+or ~ [self.keys[layer], key] => [key, self.keys[layer]]
+or ~ [self.values[layer], value] => [value, self.values[layer]]
 `update` returns the keys and values of *all* tokens so far: the layer's attention reads what it gets back. Yours
 returns the new ones only.
-- if layer in self.keys:
-+ new = key, value
-+ ...
+< if layer in self.keys: => new = key, value
 = return new
-or
-- if layer in self.keys: ... value = torch.cat
-+ pass
+or - if layer in self.keys: ... value = torch.cat => pass
 `update` returns what was there before the new tokens. A token sees itself, too: add first, then return.
-- if layer in self.keys:
-+ old = self.keys.get(layer, key), self.values.get(layer, value)
-+ ...
+< if layer in self.keys: => old = self.keys.get(layer, key), self.values.get(layer, value)
 = return old
 Nothing is kept or counted from one pass to the next. Store what you return: it's what the next pass starts from.
-- self.keys[layer], self.values[layer] = key, value
-+ pass
+- self.keys[layer], self.values[layer] = key, value => pass
 The second pass joins the first one's tokens, and the third misses those of the second: store the joined tensors every
 time, not only the first.
 - self.keys[layer], self.values[layer] = key, value
@@ -124,46 +112,36 @@ time, not only the first.
 Each layer has keys and values of its own, and yours share one place. Keep them by `layer`.
 ~ [layer] => [0]
 ~ if layer in => if 0 in
-or
-= return self.keys[0], self.values[0]
+or = return self.keys[0], self.values[0]
 The values are joined with the old *keys*. Keep both, apart.
 ~ torch.cat([self.values[layer], value] => torch.cat([self.keys[layer], value]
-or
-- self.values: dict
-+ self.values = self.keys
+or - self.values: dict => self.values = self.keys
 Give back all four axes, [1, KV heads, tokens, head size], as they came.
 = return key[0], value[0]
 Keys first, then values: yours are the other way around.
 = return value, key
 Return both, the keys and the values, as a pair.
 = return key
-or
-= return torch.stack([key, value])
+or = return torch.stack([key, value])
 Several new tokens may come at any time. They join those in the cache, just as a single one does.
 ~ [self.keys[layer], key] => [self.keys[layer], key[:, :, -1:]]
 ~ [self.values[layer], value] => [self.values[layer], value[:, :, -1:]]
-or
-~ if layer in self.keys => if layer in self.keys and key.shape[2] == 1
+or ~ if layer in self.keys => if layer in self.keys and key.shape[2] == 1
 Values are joined and stored as keys are: the values of all tokens, old and new.
 - value = torch.cat
-or
-~ value = torch.cat([self.values[layer], value], dim=2) => value = self.values[layer]
-or
-~ self.keys[layer], self.values[layer] = key, value => self.keys[layer] = key; self.values.setdefault(layer, value)
+or ~ value = torch.cat([self.values[layer], value], dim=2) => value = self.values[layer]
+or ~ self.keys[layer], self.values[layer] = key, value => self.keys[layer] = key; self.values.setdefault(layer, value)
 An empty cache holds 0 tokens, and the model asks for that before its first pass.
 ~ self.keys[0].shape[2] if self.keys else 0 => self.keys[0].shape[2]
-or
-~ if self.keys else 0 => if self.keys else None
+or ~ if self.keys else 0 => if self.keys else None
 A key *and* a value are kept of each token.
 ~ (*self.keys.values(), *self.values.values()) => self.keys.values()
 Every layer has keys and values of its own: yours counts one layer.
 ~ (*self.keys.values(), *self.values.values()) => ((self.keys[0], self.values[0]) if self.keys else ())
 An element takes 4 bytes in float32, and 2 in bfloat16. `tensor.nbytes` knows, and so does `tensor.element_size()`.
 ~ tensor.nbytes => tensor.numel()
-or
-~ tensor.nbytes => 2 * tensor.numel()
-or
-~ tensor.nbytes => 4 * tensor.numel()
+or ~ tensor.nbytes => 2 * tensor.numel()
+or ~ tensor.nbytes => 4 * tensor.numel()
 """
 
 
@@ -191,11 +169,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="00.2",
     title="the KV cache",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "The model's layers call `update` in turn, pass after pass. What must layer 0 find when its second call comes, "
         "that layer 1 must not?",

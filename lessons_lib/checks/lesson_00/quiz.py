@@ -1,24 +1,20 @@
 """The quiz of lesson 00."""
 
-SLIPS = {
-    "00.a": {
-        390: "30 passes over A's 13 prompt tokens. Each pass is one token longer than the one before.",
-        855: "The last new token is never fed back: the passes are 13 to 42 tokens long, not 14 to 43.",
-        868: "The last new token is never fed back: there are 30 passes, of 13 to 42 tokens.",
-        1290: "30 passes over 43 tokens. Only the last pass is that long, nearly; the first has 13.",
-        435: "You added up the new tokens only. Every pass computes the 13 tokens of the prompt, too.",
-        42: "Each position is needed once, but this loop computes it again in every pass.",
-        43: "Each position is needed once, but this loop computes it again in every pass.",
-        30: "That is the number of passes. How many tokens does each compute?",
-    },
-    "00.b": {
-        4096: "A key *and* a value are stored, in every layer.",
-        16384: "Only the keys and values of the 2 KV heads are stored, not of all 4 query heads.",
-        2048: "That is the number of elements. Each takes 4 bytes in float32.",
-        1024: "That is one layer. Every layer has keys and values of its own.",
-        512: "That is a key, or a value, in one layer.",
-    },
-}
+SLIPS = """
+00.a 390: 30 passes over A's 13 prompt tokens. Each pass is one token longer than the one before.
+00.a 855: The last new token is never fed back: the passes are 13 to 42 tokens long, not 14 to 43.
+00.a 868: The last new token is never fed back: there are 30 passes, of 13 to 42 tokens.
+00.a 1290: 30 passes over 43 tokens. Only the last pass is that long, nearly; the first has 13.
+00.a 435: You added up the new tokens only. Every pass computes the 13 tokens of the prompt, too.
+00.a 42: Each position is needed once, but this loop computes it again in every pass.
+00.a 43: Each position is needed once, but this loop computes it again in every pass.
+00.a 30: That is the number of passes. How many tokens does each compute?
+00.b 4096: A key *and* a value are stored, in every layer.
+00.b 16384: Only the keys and values of the 2 KV heads are stored, not of all 4 query heads.
+00.b 2048: That is the number of elements. Each takes 4 bytes in float32.
+00.b 1024: That is one layer. Every layer has keys and values of its own.
+00.b 512: That is a key, or a value, in one layer.
+"""
 
 QUIZ = """
 With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does the model

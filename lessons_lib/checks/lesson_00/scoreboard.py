@@ -1,6 +1,5 @@
 """The stretch task of lesson 00: many questions about one document. Scored by the token positions that go through a
-model, on documents that the learner hasn't seen.
-"""
+model, on documents that the learner hasn't seen."""
 
 import random
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
 from lessons_lib.checks.exercise import short
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.tables.table import Table
 
@@ -48,14 +48,8 @@ def question_set(seed: int) -> QuestionSet:
 
 def fewest_positions(of: QuestionSet) -> int:
     """Each token counted once for each different text in front of it. The last token of an answer is never fed."""
-    return len(
-        {
-            tuple(text[: end + 1])
-            for question, answer in zip(of.questions, of.answers)
-            for text in [of.document + question + answer[:-1]]
-            for end in range(len(text))
-        }
-    )
+    texts = (of.document + question + answer[:-1] for question, answer in zip(of.questions, of.answers))
+    return len({tuple(text[: end + 1]) for text in texts for end in range(len(text))})
 
 
 def positions_alone(of: QuestionSet) -> int:
@@ -74,46 +68,35 @@ def positions_computed(function: Callable[..., list[list[int]]], model: PreTrain
     """
     fed = []
     hook = model.get_input_embeddings().register_forward_pre_hook(lambda module, args: fed.append(args[0].numel()))
-    questions = [list(question) for question in of.questions]
     try:
-        got = function(model, list(of.document), questions, MAX_NEW_TOKENS)
+        got = function(model, list(of.document), list(map(list, of.questions)), MAX_NEW_TOKENS)
     finally:
         hook.remove()
-    if not isinstance(got, (list, tuple)) or len(got) != len(of.questions):
-        raise ValueError(
-            f"{len(of.questions)} questions need a list of {len(of.questions)} answers; yours: {short(got)}."
-        )
+    count = len(of.questions)
+    if not isinstance(got, (list, tuple)) or len(got) != count:
+        raise ValueError(f"{count} questions need a list of {count} answers; yours: {short(got)}.")
     for index, (answer, expected) in enumerate(zip(got, of.answers)):
         if not isinstance(answer, list) or answer != expected:
-            raise ValueError(
-                f"question {index} of {len(of.questions)} should get {expected}, as when it is asked alone; yours gets "
-                f"{'' if isinstance(answer, list) else f'a {type(answer).__name__}, '}{short(answer)}."
-            )
+            kind = "" if isinstance(answer, list) else f"a {type(answer).__name__}, "
+            should = f"question {index} of {count} should get {expected}, as when it is asked alone"
+            raise ValueError(f"{should}; yours gets {kind}{short(answer)}.")
     return sum(fed)
 
 
 def questions_scoreboard(answer_all: Callable[..., list[list[int]]]) -> Table:
-    """The function next to asking each question alone, and next to the fewest positions possible.
-
-    Args:
-        answer_all: (model, document_ids, questions, max_new_tokens) -> the answers.
-    """
+    """Score (model, document_ids, questions, max_new_tokens) -> the answers."""
     model, sets = tiny_model("llama"), [question_set(seed) for seed in SEEDS]
     alone = sum(map(positions_alone, sets))
-    try:
+
+    def yours() -> Scored:
         count = sum(positions_computed(answer_all, model, of) for of in sets)
-    except Exception as error:
-        yours, verdict = "–", f"Yours raised {type(error).__name__}: {error}"
-    else:
-        yours, verdict = f"{count:,}", f"Yours: {count / alone:.0%} of what each question alone computes."
-    return Table(
-        ["", "token positions computed"],
-        [
-            ["each question alone", f"{alone:,}"],
-            ["the document once", f"{sum(map(positions_of_one_document, sets)):,}"],
-            ["yours", yours],
-            ["fewest possible", f"{sum(map(fewest_positions, sets)):,}"],
-        ],
-        caption=f"{len(SEEDS)} hidden documents of {DOCUMENT_TOKENS} tokens, {len(sets[0].questions)} questions each",
-        verdict=verdict,
-    )
+        return [count], f"Yours: {count / alone:.0%} of what each question alone computes."
+
+    rows = {
+        "each question alone": [alone],
+        "the document once": [sum(map(positions_of_one_document, sets))],
+        "yours": yours,
+        "fewest possible": [sum(map(fewest_positions, sets))],
+    }
+    caption = f"{len(SEEDS)} hidden documents of {DOCUMENT_TOKENS} tokens, {len(sets[0].questions)} questions each"
+    return scoreboard(["", "token positions computed"], rows, caption)

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Differs, Task, Watch, is_tensor, mistakes
 from lessons_lib.checks.diagnosis.own_passes import Pass, TooManyPasses, own_passes
-from lessons_lib.checks.diagnosis.watching import Differs, is_tensor
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.models.tiny_models import tiny_model
 
 # Families with absolute positions, in which a shifted row gives another answer, come first.
@@ -185,9 +184,7 @@ MISTAKES = """
 The wave goes on until its *last* row has finished. Yours stops with the first.
 ~ while any(running) => while all(running)
 Only the row that writes the end token has finished. The others go on.
-- running[row] = token
-+ ...
-+ if token == eos_token_id: running = [False] * len(running)
+> running[row] = token => if token == eos_token_id: running = [False] * len(running)
 The end token belongs to the answer: append it, then stop the row.
 ~ answers[row].append(token) => answers[row] += [token] * (token != eos_token_id)
 A finished row is still computed, but its answer doesn't change any more. Yours goes on growing.
@@ -196,53 +193,42 @@ The new tokens are a column, [rows, 1]: `next_tokens[:, None]`.
 ~ input_ids = next_tokens[:, None] => input_ids = next_tokens
 Each row has a limit of its own, in `max_tokens_each`.
 ~ max_tokens_each[row] => max(max_tokens_each)
-or
-~ max_tokens_each[row] => max_tokens_each[0]
-or
-~ max_tokens_each[row] => min(max_tokens_each)
+or ~ max_tokens_each[row] => max_tokens_each[0]
+or ~ max_tokens_each[row] => min(max_tokens_each)
 An answer is too short: is a loop missing, or does your limit count the prompt's tokens, too?
 ~ len(answers[row]) < => len(answers[row]) + len(prompt_ids[row]) <
 One token too many: look at the length after you append a token.
 ~ < max_tokens_each[row] => <= max_tokens_each[row]
 One token too few: an answer ends with the token that reaches its limit, and the prefill gives the first one.
 = return [answer[:-1] for answer in answers]
-or
-~ < max_tokens_each[row] => < max_tokens_each[row] - 1
+or ~ < max_tokens_each[row] => < max_tokens_each[row] - 1
 The first new token is missing: the prefill's logits give it.
 = return [answer[1:] for answer in answers]
-or
-= return [answer[1:] for answer in answers]
+or = return [answer[1:] for answer in answers]
 ~ < max_tokens_each[row] => < max_tokens_each[row] + 1
 The answers come in the order of the prompts.
 = return sorted(answers, key=len)
 A prompt may contain the padding token, and there it is real. Take the mask that `pad_left` returns.
-- position_ids = positions_from_mask
-+ attention_mask = (input_ids != pad_token_id).long()
-+ ...
+< position_ids = positions_from_mask => attention_mask = (input_ids != pad_token_id).long()
 Padding needs a valid position, too, and -1 isn't. `positions_from_mask` gives it 0.
 = position_ids = attention_mask.cumsum(dim=1) - 1
 A pass gives each row one token, the best of its last column: `.logits[:, -1].argmax(dim=-1)`.
 ~ logits_to_keep=1 => logits_to_keep=0
 ~ .logits[:, -1] => .logits
-or
-~ logits_to_keep=1 => logits_to_keep=0
+or ~ logits_to_keep=1 => logits_to_keep=0
 ~ .logits[:, -1] => .logits[-1]
-or
-~ .argmax(dim=-1) => .argmax(dim=0)
-or
-~ .argmax(dim=-1) => .argmax()
+or ~ .argmax(dim=-1) => .argmax(dim=0)
+or ~ .argmax(dim=-1) => .argmax()
 The model returns several things. The logits are its `.logits`.
 ~ .logits[:, -1] => [:, -1]
 Return only the new tokens, without the prompts.
 = return [[*ids, *answer] for ids, answer in zip(prompt_ids, answers)]
 The answers are right, but passes are made after the last row has finished. Look at all rows, and stop.
 ~ while any(running): => for _ in range(max(max_tokens_each)):
-or
-~ while any(running): => for _ in range(max(max_tokens_each) + 1):
+or ~ while any(running): => for _ in range(max(max_tokens_each) + 1):
 The model may write the padding token like any other. Only the end token and the limit end a row.
 ~ token != eos_token_id => token not in (eos_token_id, pad_token_id)
-or
-~ token != eos_token_id => token != (pad_token_id if eos_token_id is None else eos_token_id)
+or ~ token != eos_token_id => token != (pad_token_id if eos_token_id is None else eos_token_id)
 The padding token may be part of an answer: don't filter it out.
 = return [[token for token in answer if token != pad_token_id] for answer in answers]
 `[[]] * n` is one list, n times: whatever one row appends is in all of them.
@@ -251,8 +237,7 @@ The padding token may be part of an answer: don't filter it out.
 ~ token != eos_token_id => (not eos_token_id or token != eos_token_id)
 `eos_token_id` is None here, and ends nothing. Do you replace it, by 0 or by the model's own?
 ~ token != eos_token_id => token != (model.config.eos_token_id if eos_token_id is None else eos_token_id)
-or
-~ token != eos_token_id => token != (eos_token_id or 0)
+or ~ token != eos_token_id => token != (eos_token_id or 0)
 The end token, {end}, ends a row.
 ~ token != eos_token_id and => True and
 Only a *new* token ends a row. The prompt may contain the end token.
@@ -277,11 +262,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="01.2",
     title="the loop for one wave",
-    reference=TASK.reference,
-    test=TASK,
     points=4,
     hints=(
         "Every pass adds one column to the whole wave, but each row finishes on its own. So keep what the wave shares "

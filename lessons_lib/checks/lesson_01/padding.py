@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import short
 
 PAD = 9  # not 0, so that a hard-coded 0 shows
 Case = tuple[list[list[int]], int]
@@ -48,8 +47,7 @@ That pads on the right. Put the padding on the left, so that the newest token of
 + input_ids = [list(ids) + [pad_token_id] * pad for pad, ids in zip(padding, prompt_ids)]
 + attention_mask = [[1] * len(ids) + [0] * pad for pad, ids in zip(padding, prompt_ids)]
 + return torch.tensor(input_ids), torch.tensor(attention_mask)
-or
-~ [pad_token_id] * pad + list(ids) => list(ids) + [pad_token_id] * pad
+or ~ [pad_token_id] * pad + list(ids) => list(ids) + [pad_token_id] * pad
 The tokens are on the right, and your mask says that they are on the left.
 ~ [0] * pad + [1] * len(ids) => [1] * len(ids) + [0] * pad
 The mask is inverted: 1 on tokens, 0 on padding.
@@ -62,60 +60,49 @@ A prompt may contain the padding token, and there it is a real token. Build the 
 ~ torch.tensor(attention_mask) => (torch.tensor(input_ids) != pad_token_id).long()
 The mask has only 0s and 1s: it says where tokens are, not which or how many.
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).cumsum(dim=1)
-or
-~ torch.tensor(attention_mask) => torch.tensor(attention_mask) * torch.tensor(input_ids)
+or ~ torch.tensor(attention_mask) => torch.tensor(attention_mask) * torch.tensor(input_ids)
 The ones of the mask begin one column too late.
 ~ [0] * pad + [1] * len(ids) => [0] * (pad + 1) + [1] * (len(ids) - 1)
 The ones of the mask begin one column too early.
 ~ [0] * pad + [1] * len(ids) => ([0] * (pad - 1) + [1] * (len(ids) + 1))[:longest]
 The rectangle is as wide as the longest prompt. Is there a `+ 1`, or a fixed width?
 ~ longest = max( => longest = 1 + max(
-or
-~ longest = max(len(ids) for ids in prompt_ids) => longest = 64
+or ~ longest = max(len(ids) for ids in prompt_ids) => longest = 64
 `max(prompt_ids)` compares lists element by element. The longest one is `max(prompt_ids, key=len)`.
 ~ max(len(ids) for ids in prompt_ids) => len(max(prompt_ids))
 The width is that of the longest prompt, wherever it stands in the list.
 ~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[0])
-or
-~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[-1])
+or ~ max(len(ids) for ids in prompt_ids) => len(prompt_ids[-1])
 No token may be lost: the rectangle is as wide as the *longest* prompt.
 - longest = max
 + longest = min(map(len, prompt_ids))
 + prompt_ids = [ids[-longest:] for ids in prompt_ids]
 The padding token is `pad_token_id`. It isn't always the same.
 ~ [pad_token_id] * pad => [0] * pad
-or
-~ [pad_token_id] * pad => [9] * pad
+or ~ [pad_token_id] * pad => [9] * pad
 A tensor is a rectangle: pad every row to the longest prompt first.
 ~ torch.tensor(input_ids) => torch.tensor([list(ids) for ids in prompt_ids])
 The mask has the shape of `input_ids`: a row for each prompt.
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask[0])
 All rows are equal to the last one. Is one list repeated, as in `[[0] * n] * rows`? What is written to one is in all.
 ~ torch.tensor(input_ids) => torch.tensor([input_ids[-1]] * len(prompt_ids))
-or
-~ torch.tensor(attention_mask) => torch.tensor([attention_mask[-1]] * len(prompt_ids))
+or ~ torch.tensor(attention_mask) => torch.tensor([attention_mask[-1]] * len(prompt_ids))
 int64 is asked for, as `torch.tensor` makes it of ints: the mask is a number for each cell, which is added up later.
 ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).bool()
-or
-~ torch.tensor(attention_mask) => torch.tensor(attention_mask).float()
-or
-~ torch.tensor(attention_mask) => torch.tensor(attention_mask).int()
+or ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).float()
+or ~ torch.tensor(attention_mask) => torch.tensor(attention_mask).int()
 The tokens first, then the mask: yours are the other way around.
 = return torch.tensor(attention_mask), torch.tensor(input_ids)
 Return two things, with a comma between them: the tokens and the mask.
 = return torch.tensor(input_ids)
-or
-= return {"input_ids": torch.tensor(input_ids), "attention_mask": torch.tensor(attention_mask)}
-or
-= return torch.tensor([input_ids, attention_mask])
+or = return {"input_ids": torch.tensor(input_ids), "attention_mask": torch.tensor(attention_mask)}
+or = return torch.tensor([input_ids, attention_mask])
 Tensors are asked for: `torch.tensor(...)` makes one of a list of rows.
 = return input_ids, attention_mask
 A request is a row, not a column.
 = return torch.tensor(input_ids).T, torch.tensor(attention_mask).T
 The rows are in the order of the prompts. Do you sort them?
-- longest = max
-+ prompt_ids = sorted(prompt_ids, key=len)
-+ ...
+< longest = max => prompt_ids = sorted(prompt_ids, key=len)
 A prompt's tokens keep their order.
 ~ + list(ids) => + list(ids)[::-1]
 """
@@ -132,11 +119,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="01.1",
     title="pad to a rectangle",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which length do all rows get, and how many cells does a prompt of 3 tokens lack if the longest has 5? Don't "
         "look for padding tokens in the rows: you know where they are when you put them there.",

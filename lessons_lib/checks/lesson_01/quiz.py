@@ -1,19 +1,13 @@
 """The quiz of lesson 01."""
 
-SLIPS = {
-    "01.a": {
-        107: "Each weight takes two bytes, and two operations for a token: one operation per byte.",
-        429: "A token takes two operations for each weight, a multiplication and an addition.",
-    },
-    "01.b": {
-        6: "B has the longest prompt, so its row has no padding to hide.",
-        1: "The mask matters in each row with padding: all but the longest.",
-    },
-    "01.c": {
-        5: "With rotary positions, only the differences between positions matter, and a shift changes none of them.",
-        6: "With rotary positions, only the differences between positions matter, and a shift changes none of them.",
-    },
-}
+SLIPS = """
+01.a 107: Each weight takes two bytes, and two operations for a token: one operation per byte.
+01.a 429: A token takes two operations for each weight, a multiplication and an addition.
+01.b 6: B has the longest prompt, so its row has no padding to hide.
+01.b 1: The mask matters in each row with padding: all but the longest.
+01.c 5: With rotary positions, only the differences between positions matter, and a shift changes none of them.
+01.c 6: With rotary positions, only the differences between positions matter, and a shift changes none of them.
+"""
 
 QUIZ = """
 One short request is served alone. Its decode step does about 2 operations for each weight it reads. What would make it

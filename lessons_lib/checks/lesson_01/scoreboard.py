@@ -1,13 +1,12 @@
-"""The stretch task of lesson 01: which requests should share a wave? Scored by counting, on requests that the
-learner hasn't seen.
-"""
+"""The stretch task of lesson 01: which requests should share a wave? Scored on hidden requests."""
 
 import random
 from collections.abc import Callable
-from functools import cache
+from statistics import mean
 
 from lessons_lib.batching.static_batching import waves
 from lessons_lib.checks.exercise import call, short
+from lessons_lib.checks.scoreboards import scoreboard
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (41, 42, 43)
@@ -17,8 +16,7 @@ Request = tuple[int, int]  # prompt tokens, max_tokens
 Rule = Callable[[list[Request], int], list[list[int]]]
 
 
-@cache
-def wave_workload(seed: int) -> tuple[tuple[Request, ...], tuple[int, ...]]:
+def wave_workload(seed: int) -> tuple[list[Request], list[int]]:
     """(requests, lengths of their answers if some end before the limit).
 
     Most prompts are short and some are long; the limits don't depend on them. Half of the answers reach their limit.
@@ -30,23 +28,11 @@ def wave_workload(seed: int) -> tuple[tuple[Request, ...], tuple[int, ...]]:
         limit = draw.choice((32, 64, 128, 256, 512))
         requests.append((prompt, limit))
         lengths.append(limit if draw.random() < 0.5 else draw.randint(1, limit))
-    return tuple(requests), tuple(lengths)
-
-
-def arrival_order(requests: list[Request], batch_size: int) -> list[list[int]]:
-    return waves(range(len(requests)), batch_size)
-
-
-def sorted_by_limit(requests: list[Request], batch_size: int) -> list[list[int]]:
-    return waves(sorted(range(len(requests)), key=lambda index: requests[index][1]), batch_size)
+    return requests, lengths
 
 
 def refuse_wrong_waves(groups: list[list[int]], num_requests: int, batch_size: int) -> None:
-    """Check that every request is in one wave.
-
-    Raises:
-        ValueError: a request is missing or in two waves, or a wave is empty or has more requests than batch slots.
-    """
+    """Raise ValueError unless every request is in one wave, and each wave has 1 to `batch_size` requests."""
     if not isinstance(groups, (list, tuple)) or not all(isinstance(wave, (list, tuple)) for wave in groups):
         raise ValueError(f"a list of waves is needed, each a list of indices; yours is {short(groups)}.")
     if wrong := [len(wave) for wave in groups if not 1 <= len(wave) <= batch_size]:
@@ -76,31 +62,29 @@ def score(groups: list[list[int]], requests: list[Request], lengths: list[int], 
 
 
 def _scores_of(rule: Rule) -> list[str]:
-    at_limit, ending_early, waits = 0.0, 0.0, 0.0
+    scores = []
     for seed in SEEDS:
         requests, lengths = wave_workload(seed)
         groups = call(rule, list(requests), BATCH_SIZE, case=f"{len(requests)} hidden requests")
         refuse_wrong_waves(groups, len(requests), BATCH_SIZE)
-        wasted, steps = score(groups, list(requests), [limit for _, limit in requests], BATCH_SIZE)
-        at_limit, waits = at_limit + wasted / len(SEEDS), waits + steps / len(SEEDS)
-        ending_early += score(groups, list(requests), list(lengths), BATCH_SIZE)[0] / len(SEEDS)
+        at_limit, waits = score(groups, requests, [limit for _, limit in requests], BATCH_SIZE)
+        scores.append((at_limit, score(groups, requests, lengths, BATCH_SIZE)[0], waits))
+    at_limit, ending_early, waits = map(mean, zip(*scores))
     return [f"{at_limit:.1%}", f"{ending_early:.1%}", f"{waits:,.0f}"]
 
 
 def waves_scoreboard(rule: Rule) -> Table:
-    """The rule next to the order of arrival, and next to the order of the limits.
+    """Score (requests, batch_size) -> waves. A request is (prompt tokens, max_tokens), a wave is a list of indices."""
 
-    Args:
-        rule: (requests, batch_size) -> waves; a request is (prompt tokens, max_tokens), a wave is a list of indices.
-    """
-    arrival, by_limit = _scores_of(arrival_order), _scores_of(sorted_by_limit)
-    try:
-        yours, verdict = _scores_of(rule), ""
-    except Exception as error:
-        yours, verdict = ["–"] * 3, f"Yours raised {type(error).__name__}: {error}"
-    return Table(
+    def by_limit(requests: list[Request], batch_size: int) -> list[list[int]]:
+        return waves(sorted(range(len(requests)), key=lambda index: requests[index][1]), batch_size)
+
+    return scoreboard(
         ["waves", "wasted cells", "wasted, if half of the answers end early", "steps until an answer is returned"],
-        [["in order of arrival", *arrival], ["sorted by max_tokens", *by_limit], ["yours", *yours]],
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {BATCH_SIZE} batch slots",
-        verdict=verdict,
+        {
+            "in order of arrival": _scores_of(lambda requests, size: waves(range(len(requests)), size)),
+            "sorted by max_tokens": _scores_of(by_limit),
+            "yours": lambda: (_scores_of(rule), ""),
+        },
+        f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {BATCH_SIZE} batch slots",
     )

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[list[list[int]], int]  # of each row, the positions of its new tokens; and num_keys
 
@@ -35,18 +34,14 @@ def tell(case: Case) -> str:
 MISTAKES = """
 The other way around: True means "may attend".
 ~ columns <= => columns >
-or
-~ columns <= => columns >=
+or ~ columns <= => columns >=
 One row's positions decide for all of them. Each row has a request of its own.
 ~ positions[:, :, None] => positions.max().expand(*positions.shape, 1)
-or
-~ positions[:, :, None] => positions[:1].expand(positions.shape)[:, :, None]
+or ~ positions[:, :, None] => positions[:1].expand(positions.shape)[:, :, None]
 All new tokens of a row have the same mask. In a chunk, each token sees one column more than the one before.
 ~ positions[:, :, None] => positions[:, :1].expand(positions.shape)[:, :, None]
-or
-~ positions[:, :, None] => positions[:, -1:].expand(positions.shape)[:, :, None]
-or
-= return (columns <= positions[:, :1])[:, None, None]
+or ~ positions[:, :, None] => positions[:, -1:].expand(positions.shape)[:, :, None]
+or = return (columns <= positions[:, :1])[:, None, None]
 That is right for a chunk that begins the prompt. A later chunk, and a decoding token, also see everything before them:
 compare with the positions, not with the token's place in the chunk.
 ~ positions[:, :, None] => torch.arange(positions.shape[1]).expand(positions.shape)[:, :, None]
@@ -55,10 +50,8 @@ The axis for the heads is missing: insert one of size 1 behind the rows, such as
 Compare every position with every column. The columns take the last axis, so the positions need a last axis of size 1:
 `positions[:, :, None]`, of shape [rows, new tokens, 1].
 ~ positions[:, :, None] => positions
-or
-~ positions[:, :, None] => positions[:, None]
-or
-= return (columns[None, None] <= positions[:, None])[:, None]
+or ~ positions[:, :, None] => positions[:, None]
+or = return (columns[None, None] <= positions[:, None])[:, None]
 """
 
 
@@ -84,11 +77,9 @@ TASK = Task(
     about={"returned": about},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="02.1",
     title="a mask for every row",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which columns may a token at position 3 see? Write it as a comparison between two numbers. Then do it for "
         "all tokens and columns at once.",

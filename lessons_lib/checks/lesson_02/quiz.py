@@ -1,15 +1,13 @@
 """The quiz of lesson 02."""
 
-SLIPS = {
-    "02.a": {
-        82.5: "330 tokens over four slots, as if none ever stood empty. C alone takes 100 steps.",
-        100: "C takes 100 steps from its chunk on, but that waits for the chunks of A and B.",
-        102: "That is C. E takes D's slot in step 24, and its 80 tokens end one step later.",
-        180: "That is static batching: E and F don't wait for the whole first wave any more.",
-    },
-    "02.b": {83: "That is the part that is empty."},
-    "02.c": {15: "240 tokens are 15 chunks of 16, but the chunks of the three short prompts come first."},
-}
+SLIPS = """
+02.a 82.5: 330 tokens over four slots, as if none ever stood empty. C alone takes 100 steps.
+02.a 100: C takes 100 steps from its chunk on, but that waits for the chunks of A and B.
+02.a 102: That is C. E takes D's slot in step 24, and its 80 tokens end one step later.
+02.a 180: That is static batching: E and F don't wait for the whole first wave any more.
+02.b 83: That is the part that is empty.
+02.c 15: 240 tokens are 15 chunks of 16, but the chunks of the three short prompts come first.
+"""
 
 QUIZ = """
 A slot goes to a new request. Why don't we have to erase the old keys and values in its row?

@@ -1,12 +1,11 @@
-"""The stretch task of lesson 02: which waiting request gets the free slot? Scored on requests that the learner hasn't
-seen.
-"""
+"""The stretch task of lesson 02: which waiting request gets the free slot? Scored on hidden requests."""
 
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import mean
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (41, 42, 43)
@@ -36,17 +35,6 @@ def first_come(waiting: list[WaitingRequest]) -> int:
     return 0
 
 
-@dataclass(eq=False)
-class _Request:
-    arrives: int
-    prompt_tokens: int
-    max_new_tokens: int
-    answer_tokens: int
-    computed: int = 0
-    answered: int = 0
-    admitted: int = -1
-
-
 def queue_workload(seed: int) -> list[tuple[int, int, int, int]]:
     """(step of arrival, prompt tokens, limit, answer tokens) of each request, in order of arrival.
 
@@ -64,73 +52,56 @@ def queue_workload(seed: int) -> list[tuple[int, int, int, int]]:
 
 
 def queue_times(requests: list[tuple[int, int, int, int]], rule: Rule) -> list[int]:
-    """Serve the requests as `step` does, but let the rule choose which one is admitted. No model computes.
+    """How many steps each request waited for a slot, if served as `step` does, without a model.
 
     Args:
         rule: the waiting requests in order of arrival -> the index of the one that gets the free slot.
 
-    Returns:
-        for each request: how many steps it waited for a slot.
-
     Raises:
         IndexError: the rule returned no index of the list.
     """
-    unseen = [_Request(*lengths) for lengths in requests]
-    served = list(unseen)
-    waiting: list[_Request] = []
-    running: list[_Request] = []
-    now = 0
-    while unseen or waiting or running:
-        while unseen and unseen[0].arrives <= now:
-            waiting.append(unseen.pop(0))
-        running = [request for request in running if request.answered < request.answer_tokens]
+    waits, coming, now = [0] * len(requests), list(range(len(requests))), 0
+    waiting: list[int] = []
+    running: list[list[int]] = []  # [chunks of the prompt, tokens of the answer] that are left
+    while coming or waiting or running:
+        while coming and requests[coming[0]][0] <= now:
+            waiting.append(coming.pop(0))
+        running = [each for each in running if each[1]]
         while waiting and len(running) < NUM_SLOTS:
-            views = [WaitingRequest(each.prompt_tokens, each.max_new_tokens, now - each.arrives) for each in waiting]
-            index = rule(views)
+            seen = (requests[number] for number in waiting)
+            index = rule([WaitingRequest(prompt, limit, now - arrives) for arrives, prompt, limit, _ in seen])
             if index not in range(len(waiting)):
                 raise IndexError(f"it returned {index!r}, with {len(waiting)} requests waiting.")
-            request = waiting.pop(index)
-            request.admitted = now
-            running.append(request)
-        for request in running:
-            request.answered += bool(request.answered)
-        prefilling = next((request for request in running if not request.answered), None)
-        if prefilling is not None:
-            prefilling.computed += PREFILL_STEP
-            prefilling.answered = int(prefilling.computed >= prefilling.prompt_tokens)
+            number = waiting.pop(index)
+            arrives, prompt, _, answer = requests[number]
+            waits[number] = now - arrives
+            running.append([-(-prompt // PREFILL_STEP), answer])
+        prefilling = next((each for each in running if each[0]), None)
+        for each in running:
+            each[0] -= each is prefilling
+            each[1] -= not each[0]
         now += 1
-    return [request.admitted - request.arrives for request in served]
+    return waits
 
 
 def queue_scoreboard(next_request: Rule) -> Table:
-    """The rule next to first come, first served.
-
-    Args:
-        next_request: the waiting requests in order of arrival -> the index of the one that gets the free slot.
-    """
+    """Score a rule: the waiting requests in order of arrival -> the index of the one that gets the free slot."""
     workloads = [queue_workload(seed) for seed in SEEDS]
 
     def times_of(rule: Rule) -> list[int]:
         return [time for requests in workloads for time in queue_times(requests, rule)]
 
-    def row(name: str, times: list[int]) -> list[str]:
-        return [name, f"{mean(times):.1f}", str(max(times))]
+    def cells(times: list[int]) -> list[str]:
+        return [f"{mean(times):.1f}", str(max(times))]
+
+    def yours() -> Scored:
+        times, allowed = times_of(next_request), max(base) * 3 // 2
+        late = f", but a request waits longer than {allowed} steps" if max(times) > allowed else ""
+        return cells(times), f"Yours changes the mean by {mean(times) / mean(base) - 1:+.0%}{late}."
 
     base = times_of(first_come)
-    allowed = max(base) * 3 // 2
-    rows = [row("first come, first served", base)]
-    try:
-        yours = times_of(next_request)
-    except Exception as error:
-        rows.append(["yours", "–", "–"])
-        verdict = f"Your rule raised {type(error).__name__}: {error}"
-    else:
-        rows.append(row("yours", yours))
-        verdict = f"Yours changes the mean by {mean(yours) / mean(base) - 1:+.0%}"
-        verdict += f", but a request waits longer than {allowed} steps." if max(yours) > allowed else "."
-    return Table(
-        columns=["rule", "mean queue time, steps", "longest queue time, steps"],
-        rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_SLOTS} slots",
-        verdict=verdict,
+    return scoreboard(
+        ["rule", "mean queue time, steps", "longest queue time, steps"],
+        {"first come, first served": cells(base), "yours": yours},
+        f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_SLOTS} slots",
     )

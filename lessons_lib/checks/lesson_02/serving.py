@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from random import Random
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_02.passes import Case, run, tell
 
 
@@ -54,11 +53,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="02.2",
     title="the loop",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write the comments first: one for each thing that a step does, in the order of the printed batch. Which of "
         "the requests in `batch.running` decode, and which are still prefilling? Their `output_ids` tell.",

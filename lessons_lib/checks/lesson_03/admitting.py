@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case
+from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_03.scoreboard import (
     BLOCK_SIZE,
@@ -73,8 +73,7 @@ TASK = Task(
     known=mistakes("""
         `block_size` is an argument: it isn't always 16.
         = return request.prompt_tokens <= 16 * (num_free - soon)
-        or
-        = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
+        or = return blocks_for(request.prompt_tokens, 16) + soon <= num_free
         """),
     about={
         **dict.fromkeys(
@@ -89,11 +88,9 @@ TASK = Task(
     probes=(lambda attempt: check_cost(attempt),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.4",
     title="when to admit",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Each running request needs a new block once in 16 steps, and a short one ends before that. With n of "
         "them, how many blocks will be asked for in the next 16 steps, at most?",

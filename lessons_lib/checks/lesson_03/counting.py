@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from random import Random
 
 from lessons_lib.checks.diagnosis import Task, calls, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import is_tensor, is_whole
 
 
@@ -41,18 +40,15 @@ TASK = Task(
     known=mistakes("""
         The two arguments are swapped: divide the tokens by `block_size`.
         = return -(-block_size // num_tokens) if num_tokens else 0
-        or
-        = return (block_size + num_tokens - 1) // num_tokens
+        or = return (block_size + num_tokens - 1) // num_tokens
         """),
     clear=0.8,
     about={"returned": about},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.6",
     title="how many blocks (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Divide, and round up: a partly filled block is a block, too. If there is no remainder, there is nothing "
         "to round.",

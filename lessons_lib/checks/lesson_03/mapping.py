@@ -5,11 +5,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, is_tensor, mistakes
 from lessons_lib.checks.diagnosis.probes import instructions
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[list[int], int, int, int]  # blocks, block size, start, end
 
@@ -110,11 +107,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.2",
     title="the slot mapping",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "What would you write for one position, a plain int? Each operation of that formula also works on a whole "
         "tensor of positions, elementwise. The last one to think of: you can index one tensor with another.",

@@ -7,10 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.probes import Compared, grows, work
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import block_ids, counted
 
 Op = tuple[str, Any]  # ("allocate", count) or ("free", blocks)
@@ -161,11 +159,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.5",
     title="the block pool (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Three rows of the table make `free` raise. Which of them does the test 'is it in `used`?' catch, and "
         "which does it miss?",

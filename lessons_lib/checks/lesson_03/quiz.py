@@ -1,16 +1,12 @@
 """The quiz of lesson 03."""
 
-SLIPS = {
-    "03.a": {
-        5: "Nothing erases a freed block, but C has both of A's now, and has overwritten a part of them.",
-        0: "Look at the order: `free` puts A's last block into the queue first, so C's first block is A's second.",
-        3: "Those are overwritten. The others are still A's.",
-    },
-    "03.b": {
-        21.3: "512 / 24 leaves out the empty slots: about half of each request's last block.",
-        32: "That is the number of blocks, and a request with 24 tokens needs more than one.",
-    },
-}
+SLIPS = """
+03.a 5: Nothing erases a freed block, but C has both of A's now, and has overwritten a part of them.
+03.a 0: Look at the order: `free` puts A's last block into the queue first, so C's first block is A's second.
+03.a 3: Those are overwritten. The others are still A's.
+03.b 21.3: 512 / 24 leaves out the empty slots: about half of each request's last block.
+03.b 32: That is the number of blocks, and a request with 24 tokens needs more than one.
+"""
 
 QUIZ = """
 By mistake, `free` puts a request's blocks into the queue first block first. What gets worse?

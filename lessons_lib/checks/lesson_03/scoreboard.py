@@ -4,9 +4,9 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.block_serving import AdmissionView
 from lessons_lib.kv_cache.block_serving import may_admit as reference
@@ -18,25 +18,6 @@ SEEDS = (31, 32, 33)
 NUM_REQUESTS, NUM_BLOCKS, BLOCK_SIZE = 100, 32, 16
 PRICE = 10  # a restart costs as much as so many steps
 GOAL = 4500  # a good rule costs less, on all workloads together
-
-
-@dataclass(eq=False)
-class _Request:
-    prompt_tokens: int
-    max_new_tokens: int
-    answer_tokens: int
-    num_tokens: int = field(default=0)
-
-    @property
-    def final_tokens(self) -> int:
-        return self.prompt_tokens + self.answer_tokens - 1
-
-    @property
-    def num_blocks(self) -> int:
-        return blocks_for(self.num_tokens, BLOCK_SIZE)
-
-    def view(self) -> AdmissionView:
-        return AdmissionView(self.prompt_tokens, self.max_new_tokens, self.num_tokens, self.num_blocks)
 
 
 Rule = Callable[[AdmissionView, list[AdmissionView], int, int], bool]
@@ -73,28 +54,33 @@ def free_and_restarts(requests: list[tuple[int, int, int]], rule: Rule) -> Itera
     Raises:
         RuntimeError: the rule admits nothing although nothing is running, or a request whose prompt doesn't fit.
     """
-    waiting = deque(_Request(*lengths) for lengths in requests)
-    running: list[_Request] = []
+    waiting, running, num_tokens = deque(range(len(requests))), list[int](), [0] * len(requests)
+
+    def view(number: int) -> AdmissionView:
+        prompt, limit, _ = requests[number]
+        return AdmissionView(prompt, limit, num_tokens[number], blocks_for(num_tokens[number], BLOCK_SIZE))
+
+    def is_unfinished(number: int) -> bool:
+        prompt, _, answer = requests[number]
+        return num_tokens[number] < prompt + answer - 1
 
     def num_free() -> int:
-        return NUM_BLOCKS - sum(request.num_blocks for request in running)
+        return NUM_BLOCKS - sum(blocks_for(num_tokens[number], BLOCK_SIZE) for number in running)
 
-    while waiting or any(request.num_tokens < request.final_tokens for request in running):
-        running = [request for request in running if request.num_tokens < request.final_tokens]
+    while waiting or any(map(is_unfinished, running)):
+        running = list(filter(is_unfinished, running))
         grown = restarts = 0
         while grown < len(running):
-            if running[grown].num_tokens % BLOCK_SIZE or num_free():
-                running[grown].num_tokens += 1
+            if num_tokens[running[grown]] % BLOCK_SIZE or num_free():
+                num_tokens[running[grown]] += 1
                 grown += 1
             else:
-                last = running.pop()
-                last.num_tokens = 0
-                waiting.appendleft(last)
+                num_tokens[running[-1]] = 0
+                waiting.appendleft(running.pop())
                 restarts += 1
-        while waiting and rule(waiting[0].view(), [request.view() for request in running], num_free(), BLOCK_SIZE):
-            request = waiting.popleft()
-            request.num_tokens = request.prompt_tokens
-            running.append(request)
+        while waiting and rule(view(waiting[0]), list(map(view, running)), num_free(), BLOCK_SIZE):
+            running.append(waiting.popleft())
+            num_tokens[running[-1]] = requests[running[-1]][0]
             if num_free() < 0:
                 raise RuntimeError("it admitted a request whose prompt doesn't fit in the free blocks.")
         if not running:
@@ -115,31 +101,20 @@ def steps_and_restarts(rule: Rule) -> tuple[int, int]:
 
 
 def admission_scoreboard(may_admit: Rule) -> Table:
-    """The rule next to that of exercise 03.3, and to one that keeps room for every limit.
+    """Score a rule (request, running, num_free, block_size) -> whether the first waiting request is admitted."""
 
-    Args:
-        may_admit: function (request, running, num_free, block_size) -> whether the first waiting request is admitted.
-    """
-
-    def row(name: str, rule: Rule) -> list[str]:
+    def scored(rule: Rule) -> Scored:
         steps, restarts = steps_and_restarts(rule)
-        return [name, f"{steps:,}", f"{restarts:,}", f"{steps + PRICE * restarts:,}"]
+        return [steps, restarts, steps + PRICE * restarts], f"The goal: cost less than {GOAL:,}."
 
-    rows = [row("its limit fits, like the limits of all that run (safe)", limits_fit)]
-    verdict = f"The goal: cost less than {GOAL:,}."
-    name = "the reference says so" if may_admit is reference else "yours says so"
-    try:
-        rows.append(row(name, may_admit))
-    except Exception as error:
-        rows.append([name, "–", "–", "–"])
-        verdict = f"Your rule raised {type(error).__name__}: {error}"
-    rows.append(row("its prompt fits (bold)", prompt_fits))
-    return Table(
-        columns=["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"],
-        rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}",
-        verdict=verdict,
-    )
+    rows = {
+        "its limit fits, like the limits of all that run (safe)": scored(limits_fit)[0],
+        "the reference says so" if may_admit is reference else "yours says so": lambda: scored(may_admit),
+        "its prompt fits (bold)": scored(prompt_fits)[0],
+    }
+    caption = f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}"
+    columns = ["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"]
+    return scoreboard(columns, rows, caption)
 
 
 def draw_free_blocks(may_admit: Rule, num_steps: int = 200) -> Picture:

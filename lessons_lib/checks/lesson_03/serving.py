@@ -7,7 +7,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
@@ -179,13 +178,10 @@ TASK = Task(
         The request admitted last returns *all* its blocks and starts over: `release()` its table. `pool.free` alone
         leaves the table as it was.
         - last.table.release()
-        or
-        ~ last.table.release() => pool.free(last.table.blocks)
+        or ~ last.table.release() => pool.free(last.table.blocks)
         A request with room in its last block needs no free one. Another gives up its blocks only after an `append` has
         raised OutOfBlocks.
-        - running[grown].table.append()
-        + if not pool.free_queue: raise OutOfBlocks
-        + ...
+        < running[grown].table.append() => if not pool.free_queue: raise OutOfBlocks
         """),
     about={
         **{name: about(name) for name in ORDER},
@@ -198,11 +194,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.3",
     title="the step, in blocks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write three loops, one for each point, and test each with the table in the text. The second is the hard "
         "one: the list gets shorter while you go over it, so a `for` loop over `running` won't do.",

@@ -6,7 +6,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import block_ids, counted
 from lessons_lib.kv_cache.block_pool import BlockPool
 
@@ -105,8 +104,7 @@ TASK = Task(
     refusals=("OutOfBlocks", "ValueError"),
     known=mistakes("""
         The two arguments of `blocks_for` are swapped: first the tokens, then the block size.
-        - needed = blocks_for
-        + needed = blocks_for(self.pool.block_size, self.num_tokens + count)
+        - needed = blocks_for => needed = blocks_for(self.pool.block_size, self.num_tokens + count)
         """),
     clear=0.8,
     about={
@@ -124,11 +122,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="03.1",
     title="the block table",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Don't think about when a block gets full. How many blocks do *all* the tokens need, the stored ones and the "
         "new ones?",

@@ -8,7 +8,6 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, Tags
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, str]  # queries and keys, such as "A1 B0": A's token at position 1, B's at 0; P is padding
 PAIRS = "`queries.positions[:, None]` is [queries, 1], and comparing it with [keys] gives [queries, keys]: all pairs."
@@ -108,25 +107,21 @@ MISTAKES = """
 Python's `and` asks for a single True or False. `&` joins masks cell by cell, and it binds more tightly than `==`: put
 parentheses around each comparison.
 = return is_token and is_own and is_past
-or
-= return keys.seq_ids != PADDING & keys.seq_ids == queries.seq_ids[:, None]
+or = return keys.seq_ids != PADDING & keys.seq_ids == queries.seq_ids[:, None]
 You have a row for each key. A row is a query, and a column is a key: add the new axis to the queries, not to the keys.
 = return (is_token & is_own & is_past).T
 It is inverted: True means that the query may attend.
 = return ~(is_token & is_own & is_past)
 All three rules have to allow a cell: `&`, not `|`.
 = return is_token | is_own | is_past
-or
-= return is_token & (is_own | is_past)
-or
-= return is_own | (is_token & is_past)
+or = return is_token & (is_own | is_past)
+or = return is_own | (is_token & is_past)
 Padding has the id PADDING, -1. Id 0 is the first sequence.
 = is_token = keys.seq_ids > 0
 A key's index says nothing about its position, least of all when keys are cached or in another order. Compare
 `positions`.
 = is_past = torch.arange(len(keys)) <= torch.arange(len(queries))[:, None]
-or
-= return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril(len(keys) - len(queries))
+or = return is_own & torch.ones(len(queries), len(keys), dtype=torch.bool).tril(len(keys) - len(queries))
 """
 
 
@@ -147,11 +142,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="04.1",
     title="the mask from three comparisons",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Start with the sequence ids, for one query: compare its id with the ids of all keys. That's one row of "
         "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",

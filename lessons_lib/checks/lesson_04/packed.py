@@ -11,10 +11,8 @@ import torch
 
 from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 from lessons_lib.batching.packed_logits import packed_logits as reference
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
 from lessons_lib.checks.diagnosis.own_passes import own_passes
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 TOLERANCE = 1e-2  # rounding changes the tiny models' logits by less than 1e-4, the smallest mistake by more than 0.1
@@ -157,16 +155,11 @@ def smaller(case: Case) -> Iterator[Case]:
 
 MISTAKES = """
 Return the logits of *every* token. The caller picks what it needs.
-- return
-+ return [part[-1] for part in torch.split(logits, lengths)]
-or
-- return
-+ return [part[-1:] for part in torch.split(logits, lengths)]
+- return => return [part[-1] for part in torch.split(logits, lengths)]
+or - return => return [part[-1:] for part in torch.split(logits, lengths)]
 The logits are [batch, tokens, vocabulary], and the batch is one row, [1, tokens]: split `.logits[0]`.
-- ).logits[0]
-+ ).logits
-- return
-+ return list(torch.split(logits, lengths, dim=1))
+- ).logits[0] => ).logits
+- return => return list(torch.split(logits, lengths, dim=1))
 """
 
 TASK = Task(
@@ -201,11 +194,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="04.2",
     title="several sequences in one forward pass",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "You need the list of lengths twice, before the pass and after it. For what? And which axes does the model "
         "expect that your tensors don't have yet?",

@@ -1,16 +1,12 @@
 """The quiz of lesson 04."""
 
-SLIPS = {
-    "04.a": {
-        29.4: "Those are whole squares. Within its own story, a token doesn't attend to later ones.",
-        50.3: "That is one causal text of 144 tokens: the sequence rule is missing.",
-        14.3: "A token attends to itself, too: a story of n tokens has n (n + 1) / 2 cells.",
-    },
-    "04.b": {
-        6: "The model is rotary: only distances matter, and no distance within a story changes.",
-        5: "That is right for absolute positions, as in GPT-2. This model is rotary: only distances matter.",
-    },
-}
+SLIPS = """
+04.a 29.4: Those are whole squares. Within its own story, a token doesn't attend to later ones.
+04.a 50.3: That is one causal text of 144 tokens: the sequence rule is missing.
+04.a 14.3: A token attends to itself, too: a story of n tokens has n (n + 1) / 2 cells.
+04.b 6: The model is rotary: only distances matter, and no distance within a story changes.
+04.b 5: That is right for absolute positions, as in GPT-2. This model is rotary: only distances matter.
+"""
 
 QUIZ = """
 A (3 tokens) and B (2 tokens) are packed into one row, and positions restart in each sequence. Which rule keeps B's

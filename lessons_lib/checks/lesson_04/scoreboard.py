@@ -13,34 +13,23 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lessons_lib.attention.masks import tag_tokens
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.viz.tables.table import Table
 
 Attention = Callable[..., torch.Tensor]  # (q, k, v, lengths, window) -> [heads, tokens, head_dim]
 
 WINDOW, HEADS, HEAD_DIM = 32, 2, 16
 # (lengths, window), smallest first
-SMALL_CASES = (
-    ([1], 1),
-    ([3], 1),
-    ([3], 2),
-    ([3, 2], 2),
-    ([2, 3], 100),
-    ([9, 1, 12], 4),
-    ([], 3),
-)
+SMALL_CASES = (([1], 1), ([3], 1), ([3], 2), ([3, 2], 2), ([2, 3], 100), ([9, 1, 12], 4), ([], 3))
 
 
 def visible_cells(lengths: list[int], window: int, causal: bool = True, separate: bool = True) -> torch.Tensor:
-    """The mask, cell by cell: bool [tokens, tokens]."""
-    tokens = [(seq_id, position) for seq_id, length in enumerate(lengths) for position in range(length)]
-    rows = [
-        [
-            (not separate or own == other) and position - window < key and (not causal or key <= position)
-            for other, key in tokens
-        ]
-        for own, position in tokens
-    ]
-    return torch.tensor(rows, dtype=torch.bool).reshape(len(tokens), len(tokens))
+    """The mask: bool [tokens, tokens]."""
+    tags = tag_tokens(lengths)
+    back = tags.positions[:, None] - tags.positions
+    own = tags.seq_ids[:, None] == tags.seq_ids
+    return (own | (not separate)) & (back < window) & ((back >= 0) | (not causal))
 
 
 def row_of(lengths: list[int], seed: int) -> list[torch.Tensor]:
@@ -107,23 +96,17 @@ class CountScores(TorchDispatchMode):
         return result
 
 
-def counted_scores(attention: Callable[..., torch.Tensor], *args: Any) -> tuple[torch.Tensor, int]:
-    """Call an attention function.
-
-    Returns:
-        (its result, the score cells that it computed in each head).
-    """
+def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, CountScores]:
+    """Call an attention function. Returns its result and what it computed."""
     counts = CountScores()
     with torch.no_grad(), counts:  # in inference mode, a matmul would arrive undivided
-        result = attention(*args)
+        return function(*args), counts
+
+
+def counted_scores(attention: Callable[..., torch.Tensor], *args: Any) -> tuple[torch.Tensor, int]:
+    """Call an attention function. Returns its result, and the score cells that it computed in each head."""
+    result, counts = counted(attention, *args)
     return result, counts.cells
-
-
-def counted(attention: Attention, lengths: list[int], window: int) -> CountScores:
-    row, counts = row_of(lengths, seed=0), CountScores()
-    with torch.no_grad(), counts:  # in inference mode, a matmul would arrive undivided
-        attention(*row, lengths, window)
-    return counts
 
 
 def window_cases() -> list[tuple[list[int], int]]:
@@ -180,32 +163,28 @@ def _first_wrong(got, row, lengths: list[int], window: int, token: int) -> str:
 
 
 def window_scoreboard(attention: Attention) -> Table:
-    """The learner's attention next to one mask over the whole row, and next to one call for each sequence.
-
-    Args:
-        attention: function of (q, k, v, lengths, window).
-    """
+    """Score an attention function of (q, k, v, lengths, window)."""
     lengths = long_row()
     visible = sum(min(position + 1, WINDOW) for length in lengths for position in range(length))
-    ways = {"one mask over the row": one_mask, "one call for each sequence": one_call_per_sequence}
-    rows = {name: counted(way, lengths, WINDOW) for name, way in ways.items()}
-    cells, verdict = ["–"] * 4, why_wrong(attention)
-    if verdict is None:
-        yours = counted(attention, lengths, WINDOW)
-        if yours.cells < visible:
-            verdict = "Your outputs are right, but the scoreboard can't see how your code multiplies."
-        else:
-            cells = _cells(yours, visible)
-            factor = rows["one call for each sequence"].cells / yours.cells
-            verdict = f"Yours computes {1 / factor:.2f} × the cells of one call for each sequence."
-    return Table(
-        columns=["way", "score cells computed", "of these visible", "operators", "largest tensor, MiB"],
-        rows=[*([name, *_cells(counts, visible)] for name, counts in rows.items()), ["yours", *cells]],
-        caption=f"{len(lengths)} sequences, {sum(lengths):,} tokens, window {WINDOW}; {visible:,} cells are visible",
-        verdict=verdict,
-    )
 
+    def count(way: Attention) -> CountScores:
+        return counted(way, *row_of(lengths, seed=0), lengths, WINDOW)[1]
 
-def _cells(counts: CountScores, visible: int) -> list[str]:
-    largest = f"{counts.largest_bytes / 2**20:.1f}"
-    return [f"{counts.cells:,}", f"{visible / counts.cells:.0%}", f"{counts.operators:,}", largest]
+    def cells(counts: CountScores) -> list[str]:
+        largest = f"{counts.largest_bytes / 2**20:.1f}"
+        return [f"{counts.cells:,}", f"{visible / counts.cells:.0%}", f"{counts.operators:,}", largest]
+
+    def yours() -> Scored:
+        if (wrong := why_wrong(attention)) is not None:
+            return ["–"] * 4, wrong
+        counts = count(attention)
+        if counts.cells < visible:
+            return ["–"] * 4, "Your outputs are right, but the scoreboard can't see how your code multiplies."
+        share = counts.cells / calls.cells
+        return cells(counts), f"Yours computes {share:.2f} × the cells of one call for each sequence."
+
+    calls = count(one_call_per_sequence)
+    rows = {"one mask over the row": cells(count(one_mask)), "one call for each sequence": cells(calls), "yours": yours}
+    columns = ["way", "score cells computed", "of these visible", "operators", "largest tensor, MiB"]
+    told = f"{len(lengths)} sequences, {sum(lengths):,} tokens, window {WINDOW}; {visible:,} cells are visible"
+    return scoreboard(columns, rows, told)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_04.scoreboard import counted_scores
 
 HEADS, HEAD_DIM = 2, 16
@@ -173,11 +172,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="04.3",
     title="attention without a mask over the row",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Go sequence by sequence. Where do its queries begin in q, and its keys in k? And at which position of "
         "its sequence is its first query?",

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.serving import Case, random_case, run, smaller, tell
 
 
@@ -20,27 +19,19 @@ def cases() -> Iterator[Case]:
 
 MISTAKES = """
 Keep one token of the limit for each request that still has to come: every running request needs at least one.
-- spare = max_num_batched_tokens
-+ spare = max_num_batched_tokens
+- spare = max_num_batched_tokens => spare = max_num_batched_tokens
 ~ computed : computed + 1 + spare => computed : computed + max(spare, 1)
 ~ len(parts[-1]) - 1 => len(parts[-1])
 Each request gets what is left of the limit, not the whole limit: what other requests have in the row is gone.
-- parts.append
-+ parts.append(tokens[computed : computed + 1 + max_num_batched_tokens - len(known)])
-or
-- parts.append
-+ parts.append(tokens[computed : computed + max_num_batched_tokens])
-or
-- spare -= len(parts[-1]) - 1
+- parts.append => parts.append(tokens[computed : computed + 1 + max_num_batched_tokens - len(known)])
+or - parts.append => parts.append(tokens[computed : computed + max_num_batched_tokens])
+or - spare -= len(parts[-1]) - 1
 The row ignores the limit: a prompt that doesn't fit goes in chunks.
-- parts.append
-+ parts.append(tokens[computed:])
+- parts.append => parts.append(tokens[computed:])
 An equal share for each leaves room in the row: a decode needs one token only. Give the rest to those with more.
-- parts.append
-+ parts.append(tokens[computed : computed + max(1, max_num_batched_tokens // len(known))])
+- parts.append => parts.append(tokens[computed : computed + max(1, max_num_batched_tokens // len(known))])
 Prompts move on token by token, although the row has room for more: share what is left of the limit.
-- parts.append
-+ parts.append(tokens[computed : computed + 1])
+- parts.append => parts.append(tokens[computed : computed + 1])
 `batch.max_num_seqs` requests may run, but fewer may be running: reserve `len(batch.running)` tokens.
 ~ spare = max_num_batched_tokens - len(known) => spare = max(0, max_num_batched_tokens - batch.max_num_seqs)
 A decode has all its known tokens computed, too: its one token in the row was the last. It gets a token in each step.
@@ -65,11 +56,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.3",
     title="prompts in chunks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "First decide how many tokens each request gets, as a list of ints. Then the rest is your step from 05.2, with "
         "two changes: the row has only a part of what is left, and not every request gets a token.",

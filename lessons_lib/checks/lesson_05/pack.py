@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, is_tensor, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 
 Case = tuple[list[list[int]], list[int]]  # new tokens of each sequence, and how many each has in the cache
@@ -99,8 +97,7 @@ You count through the row. Positions start again in every sequence, at its cache
 ~ positions=tags.positions => positions=torch.arange(sum(lengths))
 Off by one: positions count from 0, so after 2 cached tokens comes position 2.
 ~ positions=tags.positions => positions=tags.positions + 1
-or
-~ positions=tags.positions => positions=tags.positions - 1
+or ~ positions=tags.positions => positions=tags.positions - 1
 All new tokens of a sequence have the same position. Count up from its cached length.
 ~ positions=tags.positions => positions=torch.tensor(cached_lens, dtype=torch.int64)[tags.seq_ids]
 You added the token's index in the row. Add its index in the sequence's own part.
@@ -109,9 +106,7 @@ Positions and sequence ids are swapped.
 ~ positions=tags.positions => positions=tags.seq_ids
 Do you look up a sequence by its tokens, with `index` or in a dict? Two sequences may have the same ones. `zip` and
 `enumerate` go by place.
-- tags =
-+ cached_lens = [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens]
-+ ...
+< tags = => cached_lens = [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens]
 or
 ~ seq_ids=tags.seq_ids => seq_ids=torch.tensor([new_tokens.index(t) for t in new_tokens for _ in t], dtype=torch.int64)
 A token may occur more than once in the row, so `index` may find another one. The running sum of the lengths says where
@@ -120,27 +115,22 @@ each sequence ends.
 + logits_index=torch.tensor([sum(new_tokens, []).index(tokens[-1]) for tokens in new_tokens], dtype=torch.int64),
 The row keeps the order of the sequences, and of their tokens: don't sort.
 ~ for token in tokens], => for token in sorted(tokens)],
-or
-~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
+or ~ [token for tokens in new_tokens for token in tokens] => sorted(token for tokens in new_tokens for token in tokens)
 These are the lengths themselves. Take their running sum, with a 0 in front.
 ~ torch.cat([torch.zeros(1, dtype=torch.int64), ends]) => torch.tensor([0, *lengths])
 The row has only the new tokens. You added the cached ones, too.
 ~ dtype=torch.int64), ends]) => dtype=torch.int64), ends + torch.tensor(cached_lens).cumsum(0).long()])
 These are the cached tokens, before the pass. The pass adds the new ones.
-- context_lens=
-+ context_lens=torch.tensor(cached_lens, dtype=torch.int64),
+- context_lens= => context_lens=torch.tensor(cached_lens, dtype=torch.int64),
 These are only the new tokens. Count the cached ones, too: attention reads both.
-- context_lens=
-+ context_lens=torch.tensor(lengths, dtype=torch.int64),
+- context_lens= => context_lens=torch.tensor(lengths, dtype=torch.int64),
 That is the last token's position, one less than the number of tokens.
 - context_lens=
 + context_lens=torch.tensor(cached_lens, dtype=torch.int64) + torch.tensor(lengths, dtype=torch.int64) - 1,
 A sequence may have more than one new token: add all of them.
-- context_lens=
-+ context_lens=torch.tensor(cached_lens, dtype=torch.int64) + 1,
+- context_lens= => context_lens=torch.tensor(cached_lens, dtype=torch.int64) + 1,
 Each sequence has its own length. You took a running sum.
-- context_lens=
-+ context_lens=torch.tensor(cached_lens).cumsum(0).long() + ends,
+- context_lens= => context_lens=torch.tensor(cached_lens).cumsum(0).long() + ends,
 Sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins: its last token is one before that.
 ~ logits_index=ends - 1 => logits_index=ends
 Those are the first tokens. The next token comes from the logits of the *last* one.
@@ -155,8 +145,7 @@ Every sequence has its own last token. That is the last one of the row.
 Python lists may differ in length, tensors have no ragged rows: join the lists first.
 ~ [token for tokens in new_tokens for token in tokens] => new_tokens
 Without sequences there is nothing to join, and `torch.cat` needs at least one tensor. The row is empty then.
-- input_ids=
-+ input_ids=torch.cat([torch.tensor(tokens) for tokens in new_tokens]),
+- input_ids= => input_ids=torch.cat([torch.tensor(tokens) for tokens in new_tokens]),
 """
 
 TASK = Task(
@@ -178,11 +167,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.1",
     title="one row without padding",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which single list, computed once, do all fields but `input_ids` follow from, together with `cached_lens`?",
         "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` gives "

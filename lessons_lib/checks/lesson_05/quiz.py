@@ -1,17 +1,13 @@
 """The quiz of lesson 05."""
 
-SLIPS = {
-    "05.a": {
-        330: "That is a pass for each token of an answer: one request at a time.",
-        180: "That is two waves, 100 and 80 passes. But E doesn't wait for C: it starts when D leaves.",
-        106: "Prompts take no passes of their own: they go into the rows of the others.",
-        108: "That many the slots need. In the row, no prompt takes a pass of its own.",
-    },
-    "05.b": {
-        5: "A is first in the row, but every sequence has its own position 0: A attends to the others' first tokens.",
-        0: "Positions alone don't tell sequences apart: each has its own position 0.",
-    },
-}
+SLIPS = """
+05.a 330: That is a pass for each token of an answer: one request at a time.
+05.a 180: That is two waves, 100 and 80 passes. But E doesn't wait for C: it starts when D leaves.
+05.a 106: Prompts take no passes of their own: they go into the rows of the others.
+05.a 108: That many the slots need. In the row, no prompt takes a pass of its own.
+05.b 5: A is first in the row, but every sequence has its own position 0: A attends to the others' first tokens.
+05.b 0: Positions alone don't tell sequences apart: each has its own position 0.
+"""
 
 QUIZ = """
 A loop sorts the sequences of the row by length before `pack`, but still joins the caches in the order of admission.

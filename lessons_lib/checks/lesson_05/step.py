@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from lessons_lib.checks.diagnosis import Task, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_05.serving import Case, random_case, run, smaller, tell
 
 
@@ -30,8 +29,7 @@ A token is the *index* of the largest logit. `max` also gives the logit itself: 
 ~ argmax(dim=-1).tolist() => max(dim=-1).tolist()
 `argmax()` without `dim` finds one largest logit of all. Each request needs its own: `dim=-1`.
 ~ argmax(dim=-1).tolist() => argmax().tolist()
-or
-~ argmax(dim=-1).tolist() => flatten().argmax()[None].tolist()
+or ~ argmax(dim=-1).tolist() => flatten().argmax()[None].tolist()
 `forward` returns one row of logits for each request, not for each token: `packed.logits_index` is used already.
 ~ packed).argmax => packed)[packed.logits_index].argmax
 The end token is part of the answer: append it. `append_token` sees that the request has finished.
@@ -42,20 +40,16 @@ tokens first; then retire and admit, once.
 + request.append_token(next_token)
 + retire(batch)
 + admit(batch)
-or
-- retire(batch)
-+ pass
+or - retire(batch) => pass
 - request.append_token(next_token)
 + request.append_token(next_token)
 + retire(batch)
-or
-- for request, tokens, next_token ... request.append_token(next_token)
+or - for request, tokens, next_token ... request.append_token(next_token)
 + for index, tokens in enumerate(uncomputed):
 +     batch.running[index].num_computed_tokens += len(tokens)
 +     batch.running[index].append_token(next_tokens[index])
 +     retire(batch)
-or
-- retire(batch)
+or - retire(batch)
 + for request in batch.running:
 +     if request.state is RequestState.FINISHED:
 +         batch.running.remove(request)
@@ -71,11 +65,9 @@ TASK = Task(
     known=mistakes(MISTAKES),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="05.2",
     title="one step of the ragged batch",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "No `if` is needed for prefill or decode: one slice of a request's known tokens gives its part of the row. "
         "When the row is computed, what has changed for each request, and what for the batch?",

@@ -6,10 +6,7 @@ from typing import Any
 import torch
 
 from lessons_lib.attention.online_softmax import Partial, add_block, nothing_seen
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, brief
-from lessons_lib.checks.diagnosis.watching import is_tensor
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, brief, is_tensor, mistakes
 
 NONE = float("-inf")
 FIELDS = ("maximum", "total", "output")
@@ -122,21 +119,18 @@ which factor do the two differ, whatever the score is?
 ~ rescale = (seen.maximum - reference).exp() => rescale = torch.ones_like(maximum)
 Only one of the old sums was rescaled. The factor that corrects it corrects the other one, too.
 ~ seen.total * rescale => seen.total
-or
-~ seen.output * rescale[:, None] => seen.output
+or ~ seen.output * rescale[:, None] => seen.output
 The factor is upside down. A larger maximum makes every exponential smaller, so the old sums can only shrink: it is at
 most 1.
 = rescale = (reference - seen.maximum).exp()
-or
-= rescale = (reference - seen.maximum).exp().nan_to_num(posinf=0.0)
+or = rescale = (reference - seen.maximum).exp().nan_to_num(posinf=0.0)
 The block's weights are relative to the block's own maximum. Subtract the new maximum, the largest of all scores so far.
 - weights =
 + own = scores.max(dim=1).values
 + weights = (scores - own.masked_fill(own == float("-inf"), 0.0)[:, None]).exp()
 These are bare exponentials. Subtract the new maximum from every score first.
 = weights = scores.exp()
-or
-= reference = torch.zeros_like(maximum)
+or = reference = torch.zeros_like(maximum)
 The block's weights are relative to the *old* maximum. Subtract the new one.
 = weights = (scores - torch.where(seen.maximum == float("-inf"), reference, seen.maximum)[:, None]).exp()
 Rescale only the old sums. The block's weights are already relative to the new maximum.
@@ -146,8 +140,7 @@ Don't divide: keep the sums, so that later blocks can be added. The division com
 - return ... )
 + total = seen.total * rescale + weights.sum(dim=1)
 + return Partial(maximum, total, (seen.output * rescale[:, None] + weights @ values) / total[:, None])
-or
-= weights = scores.softmax(dim=1)
+or = weights = scores.softmax(dim=1)
 `total`, the denominator, and `output`, the numerator, come in this order after `maximum`. Yours are in another one.
 - return ... )
 + total, output = seen.total * rescale + weights.sum(dim=1), seen.output * rescale[:, None] + weights @ values
@@ -161,8 +154,7 @@ something else, such as 0, only where it is −∞.
 A [Q] tensor needs a second axis before it meets [Q, K] or [Q, D]: `x[:, None]`. Without it, query q's number lands in
 column q.
 ~ scores - reference[:, None] => scores - reference
-or
-~ seen.output * rescale[:, None] => seen.output * rescale
+or ~ seen.output * rescale[:, None] => seen.output * rescale
 """
 
 TASK = Task(
@@ -183,11 +175,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.2",
     title="a softmax, one block at a time",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Before you can add two sums, both must have the same score subtracted. Which one do the old sums have, "
         "and which one will the new ones have? If you get NaN: it is the difference of two infinities, and "

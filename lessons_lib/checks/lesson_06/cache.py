@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.operators import Operators
 from lessons_lib.models.configuration import KVShape
 from lessons_lib.models.tiny_models import tiny_model
@@ -122,56 +120,40 @@ def tell(case: Case) -> str:
 MISTAKES = """
 Did you write into a copy? `view[slot_mapping] = rows` writes to the cache, but the expression `view[slot_mapping]`
 alone makes a copy, as any index that is a tensor or a list.
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping].copy_(new)
+- cache.flatten => cache.flatten(0, 1)[slot_mapping].copy_(new)
 `tensor[blocks][offsets]` is two steps: the first one copies a whole block for each token. Index once: `tensor[blocks,
 offsets] = rows`, or with slots, `tensor.flatten(0, 1)[slot_mapping] = rows`.
-- cache.flatten
-+ cache[slot_mapping // self.block_size][slot_mapping % self.block_size] = new
+- cache.flatten => cache[slot_mapping // self.block_size][slot_mapping % self.block_size] = new
 The first axis of `self.keys[layer]` counts blocks. A slot is an index in the flattened view, `flatten(0, 1)`.
-- cache.flatten
-+ cache[slot_mapping] = new
-or
-- cache.flatten
-+ cache[slot_mapping, 0] = new
+- cache.flatten => cache[slot_mapping] = new
+or - cache.flatten => cache[slot_mapping, 0] = new
 You wrote to consecutive slots. They come in any order: token t has its own, `slot_mapping[t]`.
 - cache.flatten
 + first = int(slot_mapping[0])
 + cache.flatten(0, 1)[torch.arange(first, first + len(new)) % (self.num_blocks * self.block_size)] = new
-or
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping.min() : slot_mapping.max() + 1] = new
+or - cache.flatten => cache.flatten(0, 1)[slot_mapping.min() : slot_mapping.max() + 1] = new
 The tokens stay in the order of `slot_mapping`. Don't sort it.
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping.sort().values] = new
+- cache.flatten => cache.flatten(0, 1)[slot_mapping.sort().values] = new
 Block and offset are swapped. The first axis counts blocks, slot // block_size, the second one offsets, slot %
 block_size.
-- cache.flatten
-+ cache[slot_mapping % self.block_size, slot_mapping // self.block_size] = new
+- cache.flatten => cache[slot_mapping % self.block_size, slot_mapping // self.block_size] = new
 Divide by the block size, not by the number of blocks.
-- cache.flatten
-+ cache[slot_mapping // self.num_blocks, slot_mapping % self.num_blocks] = new
+- cache.flatten => cache[slot_mapping // self.num_blocks, slot_mapping % self.num_blocks] = new
 The block size is `self.block_size`, not always 4.
-- cache.flatten
-+ cache[slot_mapping // 4, slot_mapping % 4] = new
+- cache.flatten => cache[slot_mapping // 4, slot_mapping % 4] = new
 That fills every slot of the block. A token has one slot in it, at offset slot % block_size.
-- cache.flatten
-+ cache[slot_mapping // self.block_size] = new[:, None]
+- cache.flatten => cache[slot_mapping // self.block_size] = new[:, None]
 Each layer has its own tensors: `self.keys[layer]` and `self.values[layer]`.
 ~ (self.keys[layer], keys), (self.values[layer], values) => (self.keys[0], keys), (self.values[0], values)
 Write the rows as they are, with their heads in order: assign, don't add.
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping] += new
+- cache.flatten => cache.flatten(0, 1)[slot_mapping] += new
 A layer may have another number of KV heads: take the shape from this layer's tensor.
-- cache.flatten
-+ cache.view(-1, *self.keys[0].shape[2:])[slot_mapping] = new
+- cache.flatten => cache.view(-1, *self.keys[0].shape[2:])[slot_mapping] = new
 The cache may have any dtype: don't convert the rows, neither to float32 nor to less.
-- cache.flatten
-+ cache.flatten(0, 1)[slot_mapping] = new.half().to(cache.dtype)
+- cache.flatten => cache.flatten(0, 1)[slot_mapping] = new.half().to(cache.dtype)
 A loop over tokens or blocks runs in every layer of every pass. An index with many slots may also stand on the left of
 `=`: write all rows at once.
-- cache.flatten
-+ for row, slot in zip(new, slot_mapping): cache.flatten(0, 1)[slot] = row
+- cache.flatten => for row, slot in zip(new, slot_mapping): cache.flatten(0, 1)[slot] = row
 Your code copies the whole pool to write a few tokens. Assign to the view itself: `view[slot_mapping] = rows`.
 - cache.flatten
 + rows = cache.flatten(0, 1).clone()
@@ -197,11 +179,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.1",
     title="a cache in blocks",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "`read` indexes a tensor with a whole list, on the right of `=`. What does such an index do on the left of "
         "`=`? (You need no division: flatten first.)",

@@ -7,9 +7,7 @@ from typing import Any
 import torch
 
 from lessons_lib.attention.hf_backend import PagedPass
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_06.cache import contents, names_of
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.configuration import KVShape
@@ -93,47 +91,34 @@ def tell(case: Case) -> str:
 
 MISTAKES = """
 A token attends to itself, too, so its key must be in the cache first: write, then attend.
-- paged.cache.write
-+ pass
-- attended =
-+ ...
-+ paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
+- paged.cache.write => pass
+> attended = => paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)
 Nothing was written to the cache, so later tokens can't attend to these: `paged.cache.write(layer, keys, values,
 paged.slot_mapping)`.
 - paged.cache.write
 The first of the two is keys, the second values.
 ~ key[0].transpose(0, 1), value[0].transpose(0, 1) => value[0].transpose(0, 1), key[0].transpose(0, 1)
-or
-~ value[0].transpose(0, 1), paged => key[0].transpose(0, 1), paged
+or ~ value[0].transpose(0, 1), paged => key[0].transpose(0, 1), paged
 `module.layer_idx` is the index of the calling layer.
 = layer = 0
-or
-= layer = -1
+or = layer = -1
 The layer's tensors have a batch axis in front: `key[0]`. And heads come before tokens: `transpose(0, 1)` swaps them.
 ~ key[0].transpose(0, 1), value[0].transpose(0, 1) => key.transpose(1, 2), value.transpose(1, 2)
-or
-~ key[0].transpose(0, 1), value[0].transpose(0, 1) => key[0], value[0]
-or
-~ key[0].transpose(0, 1), value[0].transpose(0, 1) => key, value
+or ~ key[0].transpose(0, 1), value[0].transpose(0, 1) => key[0], value[0]
+or ~ key[0].transpose(0, 1), value[0].transpose(0, 1) => key, value
 Swap the axes with `transpose`. `reshape` and `view` keep the order in memory, so they mix up tokens and heads.
 - paged.cache.write
 + rows = [each[0].reshape(-1, key.shape[1], key.shape[3]) for each in (key, value)]
 + paged.cache.write(layer, *rows, paged.slot_mapping)
-or
-~ query[0].transpose(0, 1) => query[0].reshape(-1, query.shape[1], query.shape[3])
+or ~ query[0].transpose(0, 1) => query[0].reshape(-1, query.shape[1], query.shape[3])
 Those are the new tokens only. `attend` reads the whole pool of this layer, `paged.cache.keys[layer]`, by block tables.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => key[0].transpose(0, 1), value[0].transpose(0, 1), scale
 Keys and values are swapped in the call of `attend`.
 ~ paged.cache.keys[layer], paged.cache.values[layer], scale => paged.cache.values[layer], paged.cache.keys[layer], scale
 The layer unpacks two values: the attention, and None in place of the weights.
-- return
-+ return attended[None]
-or
-- return
-+ return attended[None], attended
-or
-- return
-+ return None, attended[None]
+- return => return attended[None]
+or - return => return attended[None], attended
+or - return => return None, attended[None]
 `write` writes all new tokens at once: call it once.
 - paged.cache.write
 + for token in range(len(paged.slot_mapping) - 1):
@@ -173,11 +158,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.4",
     title="the function a model calls (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "A new token attends to itself as well. What must have happened to its key before `attend` reads the cache?",
         "The layer's index is `module.layer_idx`. Write `key` and `value` without their first axis, "

@@ -5,10 +5,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_06.in_place_probes import one_block_at_a_time, reads_filled_slots_only
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.lesson_06.operators import one_block_at_a_time, reads_filled_slots_only
 from lessons_lib.measuring.random_batches import random_row
 
 # (cached, new), query heads, KV heads, block size, blocks too many, seed, factor of the query, dtype, and what is in
@@ -108,40 +106,30 @@ Each new token also attended to the key after it.
 ~ filled) > position => filled) > position + 1
 A key's position counts from the start of the sequence. In entry i of `blocks`, the first key is at i × block_size.
 ~ torch.arange(start, start + filled) => torch.arange(filled)
-or
-~ torch.arange(start, start + filled) => torch.arange(start // block_size, start // block_size + filled)
-or
-~ torch.arange(start, start + filled) => block * block_size + torch.arange(filled)
+or ~ torch.arange(start, start + filled) => torch.arange(start // block_size, start // block_size + filled)
+or ~ torch.arange(start, start + filled) => block * block_size + torch.arange(filled)
 A hidden key's score must be minus infinity: exp(0 − maximum) is a weight like any other, and a finite score can be
 larger than the others.
 ~ float("-inf") => 0.0
-or
-~ float("-inf") => -1e4
+or ~ float("-inf") => -1e4
 The mask is inverted: it hides what should be seen.
 ~ filled) > position => filled) < position
 NaN is 0 / 0, 0 × ∞ or ∞ − ∞ here. Is the new state assigned, `seen = add_block(seen, ...)`? Are later keys hidden with
 `masked_fill`, not with 0 × −∞? Do all exponentials come from `add_block`, where they can't overflow?
-- seen = add_block
-+ add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
+- seen = add_block => add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
 Neighboring query heads share a KV head: with {q_heads} query heads and {kv_heads} KV heads, query head h uses h ×
 {kv_heads} // {q_heads}.
 ~ head * kv_heads // q_heads => head % kv_heads
-or
-~ head * kv_heads // q_heads => 0
+or ~ head * kv_heads // q_heads => 0
 The scale is a factor of the scores: multiply each by `scale`, once.
 ~ .T * scale => .T
-or
-~ .T * scale => .T / scale
-or
-~ .T * scale => .T * scale * scale
-or
-~ .T * scale => .T * head_dim**-0.5
+or ~ .T * scale => .T / scale
+or ~ .T * scale => .T * scale * scale
+or ~ .T * scale => .T * head_dim**-0.5
 Scores come from keys, and the output from values.
 ~ values[block, :filled, kv_head] => keys[block, :filled, kv_head]
 Carry the state of `add_block` from block to block, and divide once. You start again in each block.
-- filled =
-+ ...
-+ seen = nothing_seen(num_new, head_dim, query.dtype)
+> filled = => seen = nothing_seen(num_new, head_dim, query.dtype)
 `attention_of(seen)` divides the sums by the total, once all blocks are added.
 ~ attention_of(seen) => seen.output
 Only the last block is partly filled. The others have {size} tokens each.
@@ -154,26 +142,19 @@ Slots without a token hold anything, here NaN. Hiding them isn't enough, since 0
 = filled = block_size
 The rest of the last block isn't this sequence's. It has {tokens} tokens: `num_tokens` counts the new ones.
 = filled = block_size
-- is_later =
-+ is_later = torch.zeros(num_new, filled, dtype=torch.bool)
-or
-- num_new, q_heads, head_dim
-+ num_tokens += len(query)
-+ ...
+- is_later = => is_later = torch.zeros(num_new, filled, dtype=torch.bool)
+or < num_new, q_heads, head_dim => num_tokens += len(query)
 `blocks` is in the order of the tokens, and ids come in any order: don't sort or reverse them.
 ~ block_size), blocks) => block_size), sorted(blocks[: -(-num_tokens // block_size)]))
-or
-~ block_size), blocks) => block_size), blocks[: -(-num_tokens // block_size)][::-1])
+or ~ block_size), blocks) => block_size), blocks[: -(-num_tokens // block_size)][::-1])
 The next block of the sequence is the next entry of `blocks`, anywhere in the pool. You read others.
 ~ block_size), blocks) => block_size), [(blocks[0] + i) % len(keys) for i in range(len(keys))])
-or
-~ block_size), blocks) => block_size), range(len(keys)))
+or ~ block_size), blocks) => block_size), range(len(keys)))
 `blocks` may be longer than needed: stop after {tokens} tokens.
 ~ in zip(range(0, num_tokens, block_size), blocks): => in zip(range(0, len(blocks) * block_size, block_size), blocks):
 The block size is `keys.shape[1]`, not always 4 or 16.
 = block_size, kv_heads = 4, keys.shape[2]
-or
-= block_size, kv_heads = 16, keys.shape[2]
+or = block_size, kv_heads = 16, keys.shape[2]
 """
 
 TASK = Task(
@@ -192,11 +173,9 @@ TASK = Task(
     probes=(one_block_at_a_time, reads_filled_slots_only),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="06.3",
     title="paged attention",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "For block i of the table: at which position is its first key, and how many of its slots hold tokens? And "
         "at which position is query j of Q? These three numbers say what to read and what to hide.",

@@ -1,17 +1,13 @@
 """The quiz of lesson 06."""
 
-SLIPS = {
-    "06.a": {
-        219: "Those are the cached tokens, three times. Splitting copies the new ones, too, once: (3 × 292 + 4) / 4.",
-        73: "That is one copy of the cached tokens. Lesson 05 made three.",
-        222: "The new tokens are copied once, when the caches are split, not three times.",
-        880: "That is how many tokens' keys and values are copied. Divide by the 4 that were computed.",
-    },
-    "06.b": {
-        5: "Most blocks bring no larger score. Then the factor is exp(0) = 1, and there is nothing to correct.",
-        3: "Compare each block with the largest score of *all* earlier ones: 14.9, then 15.9 from block 3 on.",
-    },
-}
+SLIPS = """
+06.a 219: Those are the cached tokens, three times. Splitting copies the new ones, too, once: (3 × 292 + 4) / 4.
+06.a 73: That is one copy of the cached tokens. Lesson 05 made three.
+06.a 222: The new tokens are copied once, when the caches are split, not three times.
+06.a 880: That is how many tokens' keys and values are copied. Divide by the 4 that were computed.
+06.b 5: Most blocks bring no larger score. Then the factor is exp(0) = 1, and there is nothing to correct.
+06.b 3: Compare each block with the largest score of *all* earlier ones: 14.9, then 15.9 from block 3 on.
+"""
 
 QUIZ = """
 Blocks hold 16 tokens. A request with blocks [7, 2] and 20 cached tokens decodes. Where is its new key written, and what

@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.kernels import RACE_WITHIN, ranges, stored_anywhere, touched
 
 UNTOUCHED = -7.0
@@ -89,25 +87,21 @@ def cases() -> Iterator[Case]:
 MISTAKES = """
 All programs add the same elements. They differ only in their id, on axis 0: start at `tl.program_id(0) * BLOCK`.
 ~ tl.program_id(0) * BLOCK + tl => tl
-or
-~ tl.program_id(0) => tl.program_id(1)
+or ~ tl.program_id(0) => tl.program_id(1)
 Each program starts one element after the previous one, so they overlap. A program has BLOCK elements: multiply
 `tl.program_id(0)` by BLOCK.
 ~ * BLOCK + => +
-or
-~ * BLOCK + => + BLOCK +
+or ~ * BLOCK + => + BLOCK +
 Is the 4 of the example in your code? A tile has BLOCK elements.
 ~ * BLOCK + tl.arange(0, BLOCK) => * 4 + tl.arange(0, 4)
-or
-~ * BLOCK + => * 4 +
+or ~ * BLOCK + => * 4 +
 The mask compares the element's offset, which begins at the program's first element, not the place in the tile.
 ~ offsets < n_elements => tl.arange(0, BLOCK) < n_elements
 Offsets count from 0, so the last element is `n_elements` − 1: `offsets < n_elements`, not `<=`.
 ~ offsets < n_elements => offsets <= n_elements
 The mask is the wrong way round. It is True where there is an element: `offsets < n_elements`.
 ~ offsets < n_elements => offsets > n_elements
-or
-~ offsets < n_elements => offsets >= n_elements
+or ~ offsets < n_elements => offsets >= n_elements
 The last element is left out: `offsets < n_elements`.
 ~ offsets < n_elements => offsets < n_elements - 1
 The mask compares with the argument `n_elements`. Is a number of the example in your code?
@@ -116,23 +110,19 @@ The mask compares offsets with `n_elements`. You compare them with the length of
 ~ offsets < n_elements => offsets < BLOCK
 A mask applies to its own load or store only: give both loads `mask=mask`. The last tile may go past the last element.
 ~ tl.load(x + offsets, mask=mask) => tl.load(x + offsets)
-or
-~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets)
+or ~ tl.load(y + offsets, mask=mask) => tl.load(y + offsets)
 Without a mask, or with one that is True everywhere, `tl.store` writes the whole tile, and elements from `n_elements` on
 aren't yours to write. An `if` on a tile is no mask: the interpreter takes it for True, and the compiler refuses it.
 ~ total, mask=mask => total
-or
-~ , mask=mask) => )
-or
-- tl.store
+or ~ , mask=mask) => )
+or - tl.store
 + if mask:
 +     tl.store(out + offsets, total)
 The last tile needn't be full: its elements are added, too.
 - tl.store
 + if tl.program_id(0) * BLOCK + BLOCK <= n_elements:
 +     tl.store(out + offsets, total, mask=mask)
-or
-- offsets =
+or - offsets =
 + if tl.program_id(0) * BLOCK + BLOCK > n_elements:
 +     return
 + ...
@@ -140,47 +130,38 @@ The loads are right, but all programs store to the same elements: `out + offsets
 ~ out + offsets => out + tl.arange(0, BLOCK)
 Use the same offsets in all three. Here one of the loads doesn't move to the program's part.
 ~ x + offsets => x + tl.arange(0, BLOCK)
-or
-~ y + offsets => y + tl.arange(0, BLOCK)
+or ~ y + offsets => y + tl.arange(0, BLOCK)
 Add the two. You subtract or multiply.
 ~ + tl.load(y => - tl.load(y
-or
-~ + tl.load(y => * tl.load(y
+or ~ + tl.load(y => * tl.load(y
 Load one tile of `x` and one of `y`. You load the same one twice.
 ~ tl.load(y => tl.load(x
-or
-~ tl.load(x => tl.load(y
+or ~ tl.load(x => tl.load(y
 You store one of the two alone.
 ~ + tl.load(y + offsets, mask=mask) => + 0 * tl.load(y + offsets, mask=mask)
-or
-~ tl.load(x + offsets, mask=mask) => 0 * tl.load(x + offsets, mask=mask)
+or ~ tl.load(x + offsets, mask=mask) => 0 * tl.load(x + offsets, mask=mask)
 You add to what `out` held before. Store x + y alone.
 ~ total, mask => total + tl.load(out + offsets, mask=mask), mask
 The first argument of `tl.store` is the destination: `out + offsets`. The caller still needs what you overwrite.
 ~ tl.store(out => tl.store(x
-or
-~ tl.store(out => tl.store(y
+or ~ tl.store(out => tl.store(y
 A kernel returns nothing: what it doesn't store is lost.
-- tl.store
-+ return total
+- tl.store => return total
 Load the values first: you compute with an address.
 ~ tl.load(x + offsets, mask=mask) => (x + offsets)
-or
-~ tl.load(y + offsets, mask=mask) => (y + offsets)
+or ~ tl.load(y + offsets, mask=mask) => (y + offsets)
 You store all elements to one address: `out + offsets`.
 ~ out + offsets => out
 Leave the dtype that the tensors have: you convert, and digits are lost.
 ~ total, mask => total.to(tl.float16), mask
-or
-~ total, mask => total.to(tl.float32), mask
+or ~ total, mask => total.to(tl.float32), mask
 One program does everything. Each does only its own part; no loop over tiles and no `if` on the program id is needed.
 - offsets = ... tl.store
 + for first in range(0, n_elements, BLOCK):
 +     offsets = first + tl.arange(0, BLOCK)
 +     mask = offsets < n_elements
 +     tl.store(out + offsets, tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
-or
-- offsets = ... tl.store
+or - offsets = ... tl.store
 + if tl.program_id(0) == 0:
 +     for first in range(0, n_elements, BLOCK):
 +         offsets = first + tl.arange(0, BLOCK)
@@ -210,11 +191,9 @@ TASK = Task(
     probes=(compiles(tensors(), kernel=lambda attempt: attempt),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.1",
     title="addition, one tile per program",
-    reference=TASK.reference,
-    test=TASK,
     points=1,
     hints=(
         "Start from `double_kernel`. Which of its lines touch memory, and which offsets of program 2 would be wrong "

@@ -5,11 +5,10 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near, tokens_loaded
 from lessons_lib.checks.diagnosis.mistakes import Known, patched
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import run_through
 from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, SPREAD, PagedSequence, far_block
 from lessons_lib.kernels.simple_paged import add_keys, decode_heads_kernel, single_head_kernel
@@ -87,28 +86,22 @@ scores, float("-inf"))`.
 A masked score, and the maximum that you start with, must be lower than any score: minus infinity. Here, all scores are
 far below zero.
 ~ scores, float("-inf") => scores, -10000.0
-or
-~ row_max, row_sum = float("-inf") => row_max, row_sum = 0.0
-or
-~ row_max, row_sum = float("-inf") => row_max, row_sum = -10000.0
+or ~ row_max, row_sum = float("-inf") => row_max, row_sum = 0.0
+or ~ row_max, row_sum = float("-inf") => row_max, row_sum = -10000.0
 You load slots without a token. They may hold anything: give both loads the mask `is_key[:, None]`.
 ~ keys + offsets, mask=is_key[:, None], other=0.0 => keys + offsets
-or
-~ values + offsets, mask=is_key[:, None], other=0.0 => values + offsets
-or
-~ + offsets, mask=is_key[:, None], other=0.0 => + offsets
+or ~ values + offsets, mask=is_key[:, None], other=0.0 => values + offsets
+or ~ + offsets, mask=is_key[:, None], other=0.0 => + offsets
 Elements that a mask leaves out are undefined, and 0 × NaN is NaN: give the load of the values `other=0.0`.
 ~ values + offsets, mask=is_key[:, None], other=0.0 => values + offsets, mask=is_key[:, None]
 The mask is that of the whole sequence, not of one block: `first + slot < num_tokens`.
 ~ is_key = first + slot < num_tokens => is_key = slot < num_tokens
-or
-~ is_key = first + slot < num_tokens => is_key = slot < num_tokens % BLOCK_SIZE
+or ~ is_key = first + slot < num_tokens => is_key = slot < num_tokens % BLOCK_SIZE
 One token too many: `<`, not `<=`.
 ~ slot < num_tokens => slot <= num_tokens
 The newest token is left out: `num_tokens` includes it.
 ~ slot < num_tokens => slot < num_tokens - 1
-or
-~ range(0, num_tokens, => range(0, num_tokens - 1,
+or ~ range(0, num_tokens, => range(0, num_tokens - 1,
 Use the entry of the table. You use the sequence's own numbers: block 0, 1, 2, …
 ~ block = tl.load(table + first // BLOCK_SIZE) => block = (tl.load(table) * 0 + first // BLOCK_SIZE)
 You read blocks that follow the first one in the pool. Those of a sequence are anywhere: each has its own entry.
@@ -125,20 +118,17 @@ The last block is missing, which needn't be full: the loop goes on until `num_to
 ~ range(0, num_tokens, => range(0, num_tokens // BLOCK_SIZE * BLOCK_SIZE,
 One block too many: a sequence may end with a full block, and no other follows it.
 ~ range(0, num_tokens, => range(0, num_tokens + BLOCK_SIZE,
-or
-~ range(0, num_tokens, => range(0, (num_tokens // BLOCK_SIZE + 1) * BLOCK_SIZE,
+or ~ range(0, num_tokens, => range(0, (num_tokens // BLOCK_SIZE + 1) * BLOCK_SIZE,
 Only the first block is read. The loop goes on until all `num_tokens` are done. Is the `return` inside it?
 ~ range(0, num_tokens, => range(0, BLOCK_SIZE,
 A block begins at block × stride_block: in a view, that isn't BLOCK_SIZE × stride_slot.
 ~ block * stride_block => block * BLOCK_SIZE * stride_slot
-or
-~ block * stride_block => block
+or ~ block * stride_block => block
 The strides are swapped: block × stride_block, slot × stride_slot.
 ~ block * stride_block + slot[:, None] * stride_slot => block * stride_slot + slot[:, None] * stride_block
 Slots are `stride_slot` elements apart, neither 1 nor HEAD_DIM.
 ~ slot[:, None] * stride_slot => slot[:, None] * HEAD_DIM
-or
-~ slot[:, None] * stride_slot => slot[:, None]
+or ~ slot[:, None] * stride_slot => slot[:, None]
 The slot counts from the beginning of its block, 0 to BLOCK_SIZE − 1. You use the position in the sequence.
 ~ slot[:, None] * stride_slot => (first + slot)[:, None] * stride_slot
 The scores aren't multiplied by `scale`.
@@ -154,44 +144,32 @@ Use the argument `scale`, which needn't be 1 / sqrt(HEAD_DIM).
 ~ axis=1) * scale => axis=1) * (HEAD_DIM**-0.5)
 Scores need the keys, and `add_keys` gets the values. You have mixed them up.
 ~ tl.load(values => tl.load(keys
-or
-~ tl.load(keys => tl.load(values
-or
-~ tl.load(keys => tl.load(other_values
+or ~ tl.load(keys => tl.load(values
+or ~ tl.load(keys => tl.load(other_values
 ~ tl.load(values => tl.load(keys
 ~ other_values => values
 Divide by `row_sum`, after the loop.
 ~ return acc / row_sum => return acc
-or
-~ acc / row_sum => acc / row_max
+or ~ acc / row_sum => acc / row_max
 Divide once, after the loop. You divide in every iteration.
-- row_max, row_sum, acc = add_keys
-+ ...
-+ acc = acc / row_sum
-or
-- row_max, row_sum, acc = add_keys
-+ ...
-+ acc = acc / row_sum
+> row_max, row_sum, acc = add_keys => acc = acc / row_sum
+or > row_max, row_sum, acc = add_keys => acc = acc / row_sum
 ~ return acc / row_sum => return acc
 `row_max`, `row_sum` and `acc`, in this order, go into `add_keys`, and come out of it changed. All three go from block
 to block: set inside the loop, they forget all blocks but the last.
 ~ row_max, row_sum, acc = add_keys => row_sum, row_max, acc = add_keys
-or
-~ block_values, row_max, row_sum, acc => block_values, row_sum, row_max, acc
+or ~ block_values, row_max, row_sum, acc => block_values, row_sum, row_max, acc
 or
 ~ add_keys(scores, block_values, row_max, row_sum, acc) => add_keys(scores, block_values, float("-inf"), 0.0, 0.0 * acc)
 Compute in float32 throughout, and return float32: you convert something to 16 bits, and it is rounded there.
 ~ query[None, :] * block_keys => query[None, :].to(block_keys.dtype) * block_keys
-or
-~ return acc / row_sum => return (acc / row_sum).to(keys.dtype.element_ty)
-or
-~ return acc / row_sum => return (acc / row_sum).to(tl.float16)
+or ~ return acc / row_sum => return (acc / row_sum).to(keys.dtype.element_ty)
+or ~ return acc / row_sum => return (acc / row_sum).to(tl.float16)
 `query` is a tile already, not a pointer: use it as it is.
 ~ query[None, :] => tl.load(query + dim)[None, :]
 A key is a row of its tile: its score is the sum along the row, `axis=1`.
 ~ block_keys, axis=1) => block_keys, axis=0)
-or
-~ block_keys, axis=1) => block_keys)
+or ~ block_keys, axis=1) => block_keys)
 `is_key` has one entry for each slot. As a column, `is_key[:, None]`, it masks whole keys.
 ~ is_key[:, None] => is_key[None, :]
 """
@@ -278,11 +256,9 @@ TASK = Task(
     ),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.2",
     title="attention over a block table",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     points=4,
     hints=(

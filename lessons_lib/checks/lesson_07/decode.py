@@ -8,10 +8,8 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.kernels import RACE_BETWEEN, RACE_WITHIN, cells, ranges, stored_anywhere, touched
 
 BLOCK_SIZE, HEAD_DIM, SCALE = 4, 16, 0.4
@@ -190,28 +188,22 @@ q and out have a row for each query head. `head // GROUP` is the KV head, and on
 ~ head * stride_q_head => kv_head * stride_q_head
 Axis 0 of the grid counts sequences, axis 1 query heads. You have swapped them, or used one of them twice.
 ~ tl.program_id(0), tl.program_id(1) => tl.program_id(1), tl.program_id(0)
-or
-~ tl.program_id(1) => tl.program_id(0)
+or ~ tl.program_id(1) => tl.program_id(0)
 In q and out, element d of query head h of sequence i is at i × stride_seq + h × stride_q_head + d.
 ~ seq * stride_seq => seq * stride_q_head
-or
-~ seq * stride_seq + head * stride_q_head => seq * stride_q_head + head * stride_seq
-or
-~ seq * stride_seq + head * stride_q_head => seq * stride_seq
-or
-~ seq * stride_seq + head * stride_q_head => head * stride_q_head
+or ~ seq * stride_seq + head * stride_q_head => seq * stride_q_head + head * stride_seq
+or ~ seq * stride_seq + head * stride_q_head => seq * stride_seq
+or ~ seq * stride_seq + head * stride_q_head => head * stride_q_head
 Two query heads are `stride_q_head` apart, which needn't be HEAD_DIM: q and out may be views of larger tensors.
 ~ head * stride_q_head => head * HEAD_DIM
 Every program uses the same query. Its own is at seq × stride_seq + head × stride_q_head.
 ~ tl.load(q + offsets) => tl.load(q + dim)
-or
-~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + dim)
+or ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + dim)
 Several heads store to the same elements: `out + seq * stride_seq + head * stride_q_head + dim`, as for q.
 ~ tl.store(out + offsets => tl.store(out + seq * stride_seq + dim
 A head has HEAD_DIM elements, in q and in out. It is a tile: add `dim = tl.arange(0, HEAD_DIM)`.
 ~ tl.load(q + offsets) => tl.load(q + seq * stride_seq + head * stride_q_head)
-or
-~ head * stride_q_head + dim => head * stride_q_head
+or ~ head * stride_q_head + dim => head * stride_q_head
 The query is an address until you load it: `tl.load(q + offsets)`.
 ~ tl.load(q + offsets).to(tl.float32) => q + offsets
 Nearly right: in float32 it would pass. Query and keys are float16 here, and a product of two float16 values keeps only
@@ -225,60 +217,46 @@ Everything is float32 here, and you round something to 16 bits.
 ~ head // GROUP => head % GROUP
 There are fewer KV heads than query heads; GROUP query heads share one: head // GROUP.
 ~ head // GROUP => head
-or
-~ head // GROUP => head * GROUP
+or ~ head // GROUP => head * GROUP
 GROUP needn't be 2, as in the example: head // GROUP.
 ~ head // GROUP => head // 2
 KV head h starts at h × stride_head in the cache; move the pointers of both keys and values there.
 ~ head // GROUP => 0
-or
-~ v_cache + kv_head * stride_head => v_cache
-or
-~ k_cache + kv_head * stride_head => k_cache
+or ~ v_cache + kv_head * stride_head => v_cache
+or ~ k_cache + kv_head * stride_head => k_cache
 KV heads are `stride_head` elements apart in the caches: move both pointers by that, not by another stride or HEAD_DIM.
 ~ cache + kv_head * stride_head => cache + kv_head * HEAD_DIM
-or
-~ cache + kv_head * stride_head => cache + kv_head * stride_slot
-or
-~ k_cache + kv_head * stride_head => k_cache + kv_head * stride_slot
-or
-~ cache + kv_head * stride_head => cache + kv_head * stride_q_head
-or
-~ cache + kv_head * stride_head => cache + kv_head
+or ~ cache + kv_head * stride_head => cache + kv_head * stride_slot
+or ~ k_cache + kv_head * stride_head => k_cache + kv_head * stride_slot
+or ~ cache + kv_head * stride_head => cache + kv_head * stride_q_head
+or ~ cache + kv_head * stride_head => cache + kv_head
 `attend_blocks` takes pointers to one element, the first of the KV head: it adds slots and dimensions itself.
 ~ cache + kv_head * stride_head => cache + kv_head * stride_head + dim
 The table of sequence i starts at i × stride_table, which is the length of a row.
 ~ block_tables + seq * stride_table => block_tables
-or
-~ seq * stride_table => seq * BLOCK_SIZE
-or
-~ seq * stride_table => seq
+or ~ seq * stride_table => seq * BLOCK_SIZE
+or ~ seq * stride_table => seq
 Each sequence has one table, whichever head: row `seq`, not row `head`.
 ~ seq * stride_table => head * stride_table
 After the values `attend_blocks` expects the address where the table begins. You pass a number: an entry, or the length.
 ~ table = block_tables + seq * stride_table => table = tl.load(block_tables + seq * stride_table)
 Each sequence has a context length of its own: `tl.load(context_lens + seq)`.
 ~ tl.load(context_lens + seq) => tl.load(context_lens)
-or
-~ tl.load(context_lens + seq) => tl.load(context_lens + head)
+or ~ tl.load(context_lens + seq) => tl.load(context_lens + head)
 `context_lens` is an address: `tl.load(context_lens + seq)`.
 ~ tl.load(context_lens + seq) => context_lens + seq
 `context_lens` includes the newest token: pass the length to `attend_blocks` unchanged.
 ~ tl.load(context_lens + seq) => tl.load(context_lens + seq) + 1
-or
-~ tl.load(context_lens + seq) => tl.load(context_lens + seq) - 1
+or ~ tl.load(context_lens + seq) => tl.load(context_lens + seq) - 1
 The scores aren't multiplied by `scale`: pass it on.
 ~ num_tokens, scale, => num_tokens, 1.0,
 `attend_blocks` multiplies by `scale`. You do it a second time.
 ~ .to(tl.float32) => .to(tl.float32) * scale
-or
-~ offsets, result => offsets, result * scale
+or ~ offsets, result => offsets, result * scale
 After `scale`, `attend_blocks` takes stride_block and stride_slot, as the kernel got them.
 ~ scale, stride_block, stride_slot => scale, stride_slot, stride_block
-or
-~ scale, stride_block, stride_slot => scale, BLOCK_SIZE * stride_slot, stride_slot
-or
-~ scale, stride_block, stride_slot => scale, stride_block, stride_head
+or ~ scale, stride_block, stride_slot => scale, BLOCK_SIZE * stride_slot, stride_slot
+or ~ scale, stride_block, stride_slot => scale, stride_block, stride_head
 In the call of `attend_blocks`, HEAD_DIM comes before BLOCK_SIZE.
 ~ stride_slot, HEAD_DIM, BLOCK_SIZE => stride_slot, BLOCK_SIZE, HEAD_DIM
 Keys and values are swapped in the call of `attend_blocks`.
@@ -325,11 +303,9 @@ TASK = Task(
     probes=(compiles(*map(for_the_compiler, (torch.float32, torch.float16)), kernel=lambda attempt: attempt),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="07.3",
     title="all sequences, all heads",
-    reference=TASK.reference,
-    test=TASK,
     points=3,
     time_limit=10.0,
     hints=(

@@ -1,15 +1,18 @@
 """The stretch task of lesson 07: the attention of `attend_blocks`, with fewer bytes read. The scores are hidden."""
 
+from statistics import mean
 from typing import Any
 
 import torch
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
 from lessons_lib.measuring.compile_check import why_not_compiled
 from lessons_lib.recording.kernel_accesses import record_kernel
 from lessons_lib.viz.tables.table import Table
 
 NUM_TOKENS, BLOCK_SIZE, HEAD_DIM = 150, 16, 32
+SIZES: dict[str, Any] = dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 SCALE, TOLERANCE = HEAD_DIM**-0.5, 1e-3
 HEADS = ("the newest tokens", "the first token", "one in the middle", "all alike")  # which keys have the largest scores
 
@@ -52,8 +55,8 @@ class Head:
         """How many values suffice, those with the largest weights, if all weights are known beforehand."""
         weights, order = self.scores.softmax(dim=0).sort(descending=True)
         sums = (weights[:, None] * self.values[order]).cumsum(dim=0)
-        errors = (sums - self.want()).abs().amax(dim=1)
-        return int((errors > TOLERANCE).nonzero().max()) + 2 if bool((errors > TOLERANCE).any()) else 1
+        wrong = ((sums - self.want()).abs().amax(dim=1) > TOLERANCE).nonzero().flatten().tolist()
+        return max(wrong, default=-1) + 2
 
 
 def share_read(attend, head: Head) -> float:
@@ -63,8 +66,7 @@ def share_read(attend, head: Head) -> float:
         ValueError: an element of the result is off by more than TOLERANCE, or depends on an order a GPU doesn't keep.
     """
     out = torch.full((HEAD_DIM,), float("nan"))
-    sizes = dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-    recording = record_kernel(single_head_kernel, (1,), *head.arguments(attend, out), **sizes)
+    recording = record_kernel(single_head_kernel, (1,), *head.arguments(attend, out), **SIZES)
     error = (out.double() - head.want()).abs().max().item()
     if not error <= TOLERANCE:
         raise ValueError(f"an element of the result is off by {error:.2g}, and {TOLERANCE:g} is allowed.")
@@ -75,38 +77,35 @@ def share_read(attend, head: Head) -> float:
 
 
 def reading_scoreboard(attend) -> Table:
-    """A function with the arguments of `attend_blocks`, next to that function and to the fewest values that suffice."""
+    """Score a function with the arguments of `attend_blocks`."""
     heads = {kind: Head(kind) for kind in HEADS}
-    fewest = [0.5 + head.fewest_values() / NUM_TOKENS / 2 for head in heads.values()]
     course = [share_read(attend_blocks, head) for head in heads.values()]
-    yours, verdict = [], ""
-    for kind, head in heads.items():
-        try:
-            yours.append(share_read(attend, head))
-        except Exception as error:
-            verdict = f"Yours, where the largest scores are those of “{kind}”: {type(error).__name__}: {error}"
-            break
-    if not verdict:
-        arguments = next(iter(heads.values())).arguments(attend, torch.zeros(HEAD_DIM))
-        refusal = why_not_compiled(
-            single_head_kernel, *arguments, about=attend, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE
-        )
-        change = 100 * (sum(yours) - sum(course)) / len(heads)
-        verdict = f"Yours: {change:+.1f} percentage points on average."
-        if refusal:
+
+    def cells(shares: list[float]) -> list[str]:
+        return [f"{100 * share:.1f} %" for share in (*shares, mean(shares))]
+
+    def yours() -> Scored:
+        shares = []
+        for kind, head in heads.items():
+            try:
+                shares.append(share_read(attend, head))
+            except Exception as error:
+                verdict = f"Yours, where the largest scores are those of “{kind}”: {type(error).__name__}: {error}"
+                return [None] * (len(heads) + 1), verdict
+        verdict = f"Yours: {100 * (mean(shares) - mean(course)):+.1f} percentage points on average."
+        arguments = heads[HEADS[0]].arguments(attend, torch.zeros(HEAD_DIM))
+        if refusal := why_not_compiled(single_head_kernel, *arguments, about=attend, **SIZES):
             verdict = f"{verdict} But a GPU's compiler refuses it: {refusal.text[:200]}"
-    return Table(
-        columns=["largest scores", *HEADS, "average"],
-        rows=[
-            ["attend_blocks", *_cells(course)],
-            ["yours", *(_cells(yours) if len(yours) == len(heads) else ["–"] * (len(heads) + 1))],
-            ["every key, fewest values (knows the weights)", *_cells(fewest)],
-        ],
-        caption=f"Bytes of keys and values loaded, as a share of those in the cache; {NUM_TOKENS} tokens in blocks of "
-        f"{BLOCK_SIZE}",
-        verdict=verdict,
+        return cells(shares), verdict
+
+    fewest = [0.5 + head.fewest_values() / NUM_TOKENS / 2 for head in heads.values()]
+    caption = "Bytes of keys and values loaded, as a share of those in the cache; "
+    return scoreboard(
+        ["largest scores", *HEADS, "average"],
+        {
+            "attend_blocks": cells(course),
+            "yours": yours,
+            "every key, fewest values (knows the weights)": cells(fewest),
+        },
+        f"{caption}{NUM_TOKENS} tokens in blocks of {BLOCK_SIZE}",
     )
-
-
-def _cells(shares: list[float]) -> list[str]:
-    return [f"{100 * share:.1f} %" for share in (*shares, sum(shares) / len(shares))]

@@ -11,7 +11,7 @@ import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, multiplies_well, near, tokens_loaded
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import run_through
 from lessons_lib.checks.lesson_08.key_range import SCALE, Case, counted_softmax, iterations, launched_with, range_kernel
 from lessons_lib.checks.paged_sequence import EXTREMES, HEADS_FIRST, INTERLEAVED, far_block
@@ -95,8 +95,7 @@ Elements that a mask leaves out are undefined, and 0 × NaN is NaN: give the loa
 ~ values + elements, mask=is_key[:, None], other=0.0 => values + elements, mask=is_key[:, None]
 The last tile reaches past `end`: mask the positions that aren't below it.
 ~ is_key = position < end => is_key = position < end + BLOCK_N
-or
-~ is_key = position < end => is_key = tl.arange(0, BLOCK_N) < BLOCK_N
+or ~ is_key = position < end => is_key = tl.arange(0, BLOCK_N) < BLOCK_N
 The sides are those of `queries`, [rows, D], whatever they are: maximum and sum have a row each, `acc` has both sides.
 ~ row_sum = tl.zeros([queries.shape[0]] => row_sum = tl.zeros([16]
 The scores aren't multiplied by `scale`.
@@ -116,41 +115,27 @@ You used the values as keys.
 Don't divide: the caller does, once, and the split kernel also needs the sum.
 ~ return row_max, row_sum, acc => return row_max, row_sum, acc / row_sum[:, None]
 You divide in every iteration. Nothing is divided here: the caller does it, once.
-- acc = tl.dot
-+ ...
-+ acc = acc / row_sum[:, None]
+> acc = tl.dot => acc = acc / row_sum[:, None]
 Take all four results of `online_softmax`, in every iteration: weights, maximum, sum and `acc`. In them, the old sum and
 `acc` are rescaled.
 ~ weights, row_max, row_sum, acc = => weights, row_max, row_sum, scaled =
-or
-~ weights, row_max, row_sum, acc = => weights, row_max, last_sum, acc =
-or
-~ weights, row_max, row_sum, acc = => weights, last_max, row_sum, acc =
+or ~ weights, row_max, row_sum, acc = => weights, row_max, last_sum, acc =
+or ~ weights, row_max, row_sum, acc = => weights, last_max, row_sum, acc =
 A new maximum changes what was summed before: `online_softmax` rescales the old sum and `acc` to it. You don't.
 - weights, row_max
 + row_max = tl.maximum(row_max, tl.max(scores, axis=1))
 + weights = tl.exp2(scores - row_max[:, None])
 + row_sum += tl.sum(weights, axis=1)
 What the loop carries starts before it: set in the loop, maximum, sum and `acc` forget all tiles before the last one.
-- dim
-+ ...
-+ blank = tl.full([queries.shape[0]], float("-inf"), tl.float32)
+> dim => blank = tl.full([queries.shape[0]], float("-inf"), tl.float32)
 ~ online_softmax(scores, row_max, row_sum, acc) => online_softmax(scores, blank, 0.0 * row_sum, 0.0 * acc)
 `online_softmax` returns weights, maximum, sum and acc, in this order.
 ~ weights, row_max, row_sum, acc = => weights, row_sum, row_max, acc =
-or
-~ weights, row_max, row_sum, acc = => row_max, weights, row_sum, acc =
+or ~ weights, row_max, row_sum, acc = => row_max, weights, row_sum, acc =
 The sum that `online_softmax` returns has these weights in it, and its `acc` is rescaled: do neither again.
-- acc = tl.dot
-+ row_sum += tl.sum(weights, axis=1)
-+ ...
-or
-- weights, row_max
-+ before = row_max
-+ ...
-- acc = tl.dot
-+ acc *= tl.exp2(before - row_max)[:, None]
-+ ...
+< acc = tl.dot => row_sum += tl.sum(weights, axis=1)
+or < weights, row_max => before = row_max
+< acc = tl.dot => acc *= tl.exp2(before - row_max)[:, None]
 First `online_softmax`, which rescales `acc`; then add weights × values: the weights are relative to the new maximum.
 - weights, row_max
 - acc = tl.dot
@@ -158,15 +143,12 @@ First `online_softmax`, which rescales `acc`; then add weights × values: the we
 + weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
 Return the maximum, the sum, and `acc`, in this order, as `online_softmax` and `tl.dot` leave them.
 ~ return row_max, row_sum, acc => return row_max, tl.log2(row_sum), acc
-or
-~ return row_max, row_sum, acc => return row_max + tl.log2(row_sum), row_sum, acc
-or
-~ return row_max, row_sum, acc => return row_sum, row_max, acc
+or ~ return row_max, row_sum, acc => return row_max + tl.log2(row_sum), row_sum, acc
+or ~ return row_max, row_sum, acc => return row_sum, row_max, acc
 This is as near as 16 bits are, and everything is float32 here: convert nothing but the weights, to the dtype of the
 values, whichever that is, `weights.to(values.dtype)`.
 ~ tl.dot(queries, tl.trans(tile_keys) => tl.dot(queries.to(tl.float16), tl.trans(tile_keys).to(tl.float16)
-or
-~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
+or ~ weights.to(tile_values.dtype), tile_values => weights.to(tl.float16), tile_values.to(tl.float16)
 Both factors of `tl.dot` need the same dtype. The weights are float32: convert them, `weights.to(values.dtype)`.
 ~ weights.to(tile_values.dtype) => weights
 `tl.dot` multiplies [rows, inner] by [inner, columns]. For the scores these are queries [rows, D] and keys
@@ -174,15 +156,12 @@ Both factors of `tl.dot` need the same dtype. The weights are float32: convert t
 ~ tl.trans(tile_keys) => tile_keys
 The offset of a key is where its first element is; its others follow: `offsets[:, None] + dim[None, :]`.
 ~ elements = offsets[:, None] + dim[None, :] => elements = offsets
-or
-~ offsets[:, None] + dim[None, :] => offsets + dim
-or
-~ offsets[:, None] + dim[None, :] => offsets[:, None]
+or ~ offsets[:, None] + dim[None, :] => offsets + dim
+or ~ offsets[:, None] + dim[None, :] => offsets[:, None]
 A row and a column are mixed up: keys are rows of their tile, so their offsets are a column, `offsets[:, None]`, and so
 is their mask.
 ~ offsets[:, None] + dim[None, :] => offsets[None, :] + dim[:, None]
-or
-~ keys + elements, mask=is_key[:, None] => keys + elements, mask=is_key[None, :]
+or ~ keys + elements, mask=is_key[:, None] => keys + elements, mask=is_key[None, :]
 ~ values + elements, mask=is_key[:, None] => values + elements, mask=is_key[None, :]
 """
 
@@ -272,11 +251,9 @@ TASK = Task(
     ),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.2",
     title="a group of heads, a tile of keys",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=20.0,
     points=4,
     hints=(

@@ -12,7 +12,6 @@ import triton.language as tl
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, near, refuse_other_tiles
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.kernels.group_decode import merge_kernel
 from lessons_lib.measuring.ablations import with_functions
 
@@ -63,12 +62,10 @@ def cases() -> Iterator[Case]:
 MISTAKES = """
 This is the plain mean of the splits. A split's weight is its share of the whole sum: 2 to the power of its log-sum-exp.
 = return tl.sum(outputs, axis=0) / tl.sum(tl.where(lse > float("-inf"), 1.0, 0.0), axis=0)
-or
-= return tl.sum(outputs, axis=0) / lse.shape[0]
+or = return tl.sum(outputs, axis=0) / lse.shape[0]
 The log-sum-exps are in base 2, like everything in the decode kernel: `tl.exp2`, not `tl.exp`.
 ~ exp2 => exp
-or
-~ exp2(lse - tl.max(lse, axis=0)) => exp2((lse - tl.max(lse, axis=0)) * 0.6931471805599453)
+or ~ exp2(lse - tl.max(lse, axis=0)) => exp2((lse - tl.max(lse, axis=0)) * 0.6931471805599453)
 Cutting off the exponents changes the weights. Subtract the largest log-sum-exp instead: then none overflows.
 ~ lse - tl.max(lse, axis=0) => tl.maximum(tl.minimum(lse, 100.0), -100.0)
 Subtract the largest log-sum-exp. Only a difference keeps the ratio of the weights.
@@ -79,22 +76,19 @@ You divide by the number of splits. Divide by the sum of the weights.
 ~ tl.sum(weights, axis=0) => lse.shape[0]
 The log-sum-exps themselves are no weights: a weight is 2 to the power of one.
 = weights = lse
-or
-= weights = lse - tl.max(lse, axis=0)
+or = weights = lse - tl.max(lse, axis=0)
 This is only the split with the largest log-sum-exp. The others count, too.
 = weights = tl.where(lse == tl.max(lse, axis=0), 1.0, 0.0)
 Each attention is multiplied by its weight before you add them. It is divided by its own sum already.
 ~ outputs * weights[:, None] => outputs
-or
-~ outputs * weights => outputs / weights
+or ~ outputs * weights => outputs / weights
 The exponent has the wrong sign: a split's log-sum-exp minus the largest one.
 ~ lse - tl.max(lse, axis=0) => tl.max(lse, axis=0) - lse
 The largest is `tl.max`: relative to a smaller one, weights overflow.
 ~ tl.max => tl.min
 The sum of the weights that you multiplied by is what you divide by.
 ~ tl.sum(weights, axis=0) => tl.sum(lse, axis=0)
-or
-~ tl.sum(weights, axis=0) => tl.sum(tl.exp2(lse), axis=0)
+or ~ tl.sum(weights, axis=0) => tl.sum(tl.exp2(lse), axis=0)
 Weights belong to splits, which are the rows of `outputs`: make them a column, `weights[:, None]`.
 ~ weights[:, None] => weights[None, :]
 Add along the splits: they are the rows, so `axis=0`.
@@ -140,11 +134,9 @@ TASK = Task(
     probes=(compiles(for_the_compiler(), kernel=lambda attempt: with_functions(merge_kernel, merge_splits=attempt)),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.3",
     title="splits merged",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     points=3,
     hints=(

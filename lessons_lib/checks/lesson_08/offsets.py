@@ -12,7 +12,6 @@ import triton.language as tl
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.diagnosis.kernels import compiles, launch, refuse_other_tiles
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_08.key_range import launched_with
 from lessons_lib.kernels.group_decode import attend_keys, decode_groups_kernel
 from lessons_lib.measuring.ablations import with_functions
@@ -95,27 +94,22 @@ The table has one entry for a block, not for a token: position p looks up entry 
 ~ position // BLOCK_SIZE, => position,
 Each position of a tile looks up its own block: a tile may begin in one block and end in another.
 ~ position // BLOCK_SIZE, mask=is_key => tl.min(position, axis=0) // BLOCK_SIZE + 0 * position, mask=is_key
-or
-- blocks
+or - blocks
 + blocks = tl.load(table + tl.min(position, axis=0) // BLOCK_SIZE)
 + slot = tl.min(position, axis=0) % BLOCK_SIZE + tl.arange(0, position.shape[0])
 + return blocks.to(tl.int64) * stride_block + slot * stride_slot
 Use `position`, which needn't begin at a multiple of the block size, nor be in order.
 ~ position % BLOCK_SIZE => tl.arange(0, position.shape[0]) % BLOCK_SIZE
-or
-~ position % BLOCK_SIZE => tl.arange(0, position.shape[0])
+or ~ position % BLOCK_SIZE => tl.arange(0, position.shape[0])
 The slot counts from the beginning of its block: position % BLOCK_SIZE.
 ~ position % BLOCK_SIZE => position
 `*` and `%` go from left to right: multiply by the stride after `position % BLOCK_SIZE`, or use parentheses.
 ~ position % BLOCK_SIZE * stride_slot => stride_slot * position % BLOCK_SIZE
 BLOCK_SIZE may be any number, not only 16 or another power of two.
 ~ position % BLOCK_SIZE => (position & BLOCK_SIZE - 1)
-or
-~ position // BLOCK_SIZE, => position // 16,
-or
-~ position % BLOCK_SIZE => position % 16
-or
-~ position // BLOCK_SIZE, => position // 16,
+or ~ position // BLOCK_SIZE, => position // 16,
+or ~ position % BLOCK_SIZE => position % 16
+or ~ position // BLOCK_SIZE, => position // 16,
 ~ position % BLOCK_SIZE => position % 16
 Round down: positions 0 to BLOCK_SIZE − 1 are in the first block of the table, so p // BLOCK_SIZE is the entry.
 ~ position // BLOCK_SIZE, => tl.cdiv(position, BLOCK_SIZE),
@@ -123,18 +117,15 @@ Round down: positions 0 to BLOCK_SIZE − 1 are in the first block of the table,
 ~ mask=is_key => mask=~is_key
 The block's part is missing: block × stride_block.
 = return position % BLOCK_SIZE * stride_slot
-or
-= return (position * stride_slot).to(tl.int64)
+or = return (position * stride_slot).to(tl.int64)
 The slot's part is missing: (position % BLOCK_SIZE) × stride_slot.
 = return blocks.to(tl.int64) * stride_block
 Slots are `stride_slot` elements apart: multiply position % BLOCK_SIZE by it.
 ~ % BLOCK_SIZE * stride_slot => % BLOCK_SIZE
-or
-= return (blocks.to(tl.int64) + position % BLOCK_SIZE) * stride_block
+or = return (blocks.to(tl.int64) + position % BLOCK_SIZE) * stride_block
 A block begins at block × stride_block, whatever BLOCK_SIZE is: in a view, blocks needn't be adjacent.
 ~ * stride_block => * BLOCK_SIZE * stride_slot
-or
-~ * stride_block => * BLOCK_SIZE * stride_block
+or ~ * stride_block => * BLOCK_SIZE * stride_block
 That is the number of the slot in the pool. In memory, blocks are `stride_block` apart and slots `stride_slot`.
 = return blocks.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
 The strides are swapped: block × stride_block, slot × stride_slot.
@@ -144,8 +135,7 @@ Blocks are `stride_block` apart: multiply the block by it.
 A block's offset is larger than a 32-bit integer can be, and both factors have 32 bits: convert the block to 64 bits,
 `.to(tl.int64)`, before you multiply, and return 64.
 = return blocks * stride_block + position % BLOCK_SIZE * stride_slot
-or
-~ blocks.to(tl.int64) * stride_block => (blocks * stride_block).to(tl.int64)
+or ~ blocks.to(tl.int64) * stride_block => (blocks * stride_block).to(tl.int64)
 `//` and `%` are the wrong way round: p // BLOCK_SIZE is the entry of the table, p % BLOCK_SIZE the slot.
 = blocks = tl.load(table + position % BLOCK_SIZE, mask=is_key, other=0)
 = return blocks.to(tl.int64) * stride_block + position // BLOCK_SIZE * stride_slot
@@ -172,11 +162,9 @@ TASK = Task(
     probes=(compiles(launched_with(torch.float32), kernel=called),),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="08.1",
     title="where the keys of a tile are",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=10.0,
     hints=(
         "Lesson 07 looked up one block per iteration. Here `position` is a tile, and so is everything that follows "

@@ -1,22 +1,16 @@
 """The quiz of lesson 08."""
 
-SLIPS = {
-    "08.a": {
-        75.0: "A quarter of the bytes would be a quarter of the time if bytes were the limit. A program's time is its "
-        "iterations, and there are as many as before.",
-    },
-    "08.c": {
-        128.0: "All four warps together: each executes a quarter.",
-        16.0: "That's one of the two products.",
-        64.0: "A product takes 16 × 64 × 128 multiplications, and an `mma` does 16 × 8 × 16 of them: 64 for one "
-        "product. There are two, and four warps share them.",
-    },
-    "08.b": {
-        135.0 / 64: "That's one iteration. A part of 512 keys has four, of 128 keys each.",
-        135.0 / 4: "Sixteen parts run at the same time, so a program's time counts, not that of sixteen iterations.",
-        135.0 / 128: "There were 8 programs before, too. Each has 4 iterations now instead of 64.",
-    },
-}
+SLIPS = """
+08.a 75: A quarter of the bytes would be a quarter of the time if bytes were the limit. A program's time is its
+  iterations, and there are as many as before.
+08.c 128: All four warps together: each executes a quarter.
+08.c 16: That's one of the two products.
+08.c 64: A product takes 16 × 64 × 128 multiplications, and an `mma` does 16 × 8 × 16 of them: 64 for one product. There
+  are two, and four warps share them.
+08.b 2.11: That's one iteration. A part of 512 keys has four, of 128 keys each.
+08.b 33.75: Sixteen parts run at the same time, so a program's time counts, not that of sixteen iterations.
+08.b 1.055: There were 8 programs before, too. Each has 4 iterations now instead of 64.
+"""
 
 QUIZ = """
 A machine reads 4 TB/s. The keys and values of a batch of decodes are 8 GB, and a kernel takes 2,500 µs. What follows?

@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 
 from lessons_lib.checks.kernels import close
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.kernels.group_decode import decode_groups, decode_groups_kernel
 from lessons_lib.kernels.simple_paged import decode_heads, decode_heads_kernel
-from lessons_lib.recording.kernel_accesses import KernelRecording, record_kernel
+from lessons_lib.recording.kernel_accesses import record_kernel
 from lessons_lib.viz.tables.table import Table
 
 BLOCK_SIZE, HEAD_DIM, Q_HEADS, KV_HEADS = 16, 32, 4, 2
@@ -18,46 +18,33 @@ KINDS = ("load", "store")
 BATCHES = ((5, (5, 16, 33)), (0, (20, 48)), (2, (9, 1)))
 
 
-@dataclass
 class CountedBatch:
     """Decodes whose keys and values only a counted kernel can read: between launches the caches hold NaN.
 
-    Attributes:
-        q: [N, Hq, D]; block_tables: int32 [N, M]; context_lens: int32 [N].
-        k_cache, v_cache: [num_blocks, block_size, Hkv, D].
-        want: [N, Hq, D], dense attention.
-        recordings: of all launches.
+    Args:
+        shared: blocks that all sequences share.
+        rest: tokens of each sequence after them.
     """
 
-    q: torch.Tensor
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
-    block_tables: torch.Tensor
-    context_lens: torch.Tensor
-    want: torch.Tensor
-    recordings: list[KernelRecording] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, shared: int, rest: tuple[int, ...], seed: int) -> "CountedBatch":
+    def __init__(self, shared: int, rest: tuple[int, ...], seed: int):
         generator = torch.Generator().manual_seed(seed)
         own = [-(-tokens // BLOCK_SIZE) for tokens in rest]
         num_blocks = shared + sum(own)
         shuffled = torch.randperm(num_blocks, generator=generator)
-        tables = torch.zeros(len(rest), shared + max(own), dtype=torch.int32)
+        self.tables = torch.zeros(len(rest), shared + max(own), dtype=torch.int32)
         for seq, count in enumerate(own):
             first = shared + sum(own[:seq])
-            tables[seq, : shared + count] = torch.cat([shuffled[:shared], shuffled[first : first + count]])
-        lens = torch.tensor([shared * BLOCK_SIZE + tokens for tokens in rest], dtype=torch.int32)
+            self.tables[seq, : shared + count] = torch.cat([shuffled[:shared], shuffled[first : first + count]])
+        self.lens = torch.tensor([shared * BLOCK_SIZE + tokens for tokens in rest], dtype=torch.int32)
         shape = (num_blocks, BLOCK_SIZE, KV_HEADS, HEAD_DIM)
-        k_cache, v_cache = (torch.randn(shape, generator=generator) for _ in "kv")
-        q = torch.randn(len(rest), Q_HEADS, HEAD_DIM, generator=generator)
-        want = torch.empty_like(q)
-        for seq, count in enumerate(lens.tolist()):
-            keys, values = (cache[tables[seq].long()].flatten(0, 1)[:count] for cache in (k_cache, v_cache))
+        self.caches = [torch.randn(shape, generator=generator) for _ in "kv"]
+        self.q = torch.randn(len(rest), Q_HEADS, HEAD_DIM, generator=generator)
+        self.want = torch.empty_like(self.q)
+        for seq, count in enumerate(self.lens.tolist()):
+            keys, values = (cache[self.tables[seq].long()].flatten(0, 1)[:count] for cache in self.caches)
             keys, values = (x.repeat_interleave(Q_HEADS // KV_HEADS, dim=1) for x in (keys, values))
-            weights = (torch.einsum("hd,nhd->hn", q[seq], keys) * HEAD_DIM**-0.5).softmax(dim=1)
-            want[seq] = torch.einsum("hn,nhd->hd", weights, values)
-        return cls(q, k_cache, v_cache, tables, lens, want)
+            weights = (torch.einsum("hd,nhd->hn", self.q[seq], keys) * HEAD_DIM**-0.5).softmax(dim=1)
+            self.want[seq] = torch.einsum("hn,nhd->hd", weights, values)
 
     def bytes_of(self, decode: Callable) -> int:
         """Bytes that all launches of `decode` load and store.
@@ -66,9 +53,8 @@ class CountedBatch:
             ValueError: the attention is wrong, or depends on an order that a GPU leaves open.
             Whatever `decode` raises.
         """
-        self.recordings.clear()
-        caches = (self.k_cache, self.v_cache)
-        kept = [cache.clone() for cache in caches]
+        recordings = []
+        caches = [torch.full_like(content, float("nan")) for content in self.caches]
 
         class Counted:
             """Stands in for a kernel: `counted(kernel)[grid](...)` runs it and counts its bytes."""
@@ -78,29 +64,22 @@ class CountedBatch:
 
             def __getitem__(counted, grid):
                 def launch(*args, **constants):
-                    for cache, content in zip(caches, kept):
+                    for cache, content in zip(caches, self.caches):
                         cache.copy_(content)
                     try:
-                        self.recordings.append(record_kernel(counted.kernel, grid, *args, **constants))
+                        recordings.append(record_kernel(counted.kernel, grid, *args, **constants))
                     finally:
                         for cache in caches:
                             cache.fill_(float("nan"))
 
                 return launch
 
-        for cache in caches:
-            cache.fill_(float("nan"))
-        try:
-            tables, lens = self.block_tables.clone(), self.context_lens.clone()
-            got = decode(Counted, self.q.clone(), *caches, tables, lens, HEAD_DIM**-0.5)
-        finally:
-            for cache, content in zip(caches, kept):
-                cache.copy_(content)
+        got = decode(Counted, self.q.clone(), *caches, self.tables.clone(), self.lens.clone(), HEAD_DIM**-0.5)
         if not isinstance(got, torch.Tensor) or got.shape != self.want.shape or not close(got, self.want, 1e-3):
             raise ValueError("the attention is wrong")
-        if race := next((recording.race for recording in self.recordings if recording.race), None):
+        if race := next((recording.race for recording in recordings if recording.race), None):
             raise ValueError(f"{race}. {race.lines}")
-        return sum(r.bytes_of(program, kind) for r in self.recordings for program in r.programs for kind in KINDS)
+        return sum(r.bytes_of(program, kind) for r in recordings for program in r.programs for kind in KINDS)
 
 
 def by_lesson_07(counted, q, k_cache, v_cache, block_tables, context_lens, scale):
@@ -111,31 +90,33 @@ def by_groups(counted, q, k_cache, v_cache, block_tables, context_lens, scale):
     return decode_groups(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=counted(decode_groups_kernel))
 
 
+def counted_bytes(decode: Callable) -> list[int]:
+    """Bytes of each batch, and of all."""
+    counts = [CountedBatch(shared, rest, seed).bytes_of(decode) for seed, (shared, rest) in enumerate(BATCHES)]
+    return [*counts, sum(counts)]
+
+
 @functools.cache
 def course_scores() -> dict[str, list[int]]:
-    """Bytes of each batch, for the course's kernels."""
-    batches = [CountedBatch.of(shared, rest, seed) for seed, (shared, rest) in enumerate(BATCHES)]
     ways = {"lesson 07's kernel": by_lesson_07, "one program per group": by_groups}
-    return {name: [batch.bytes_of(way) for batch in batches] for name, way in ways.items()}
+    return {name: counted_bytes(way) for name, way in ways.items()}
 
 
 def bytes_scoreboard(decode: Callable) -> Table:
-    """The learner's way beside the course's kernels, in bytes over all batches.
+    """Score a way to decode, in bytes over all batches.
 
     Args:
         decode: (counted, q, k_cache, v_cache, block_tables, context_lens, scale) -> tensor [N, Hq, D]. A kernel wrapped
             in `counted` is recorded; keys and values can be read by such a kernel only.
     """
-    batches = [CountedBatch.of(shared, rest, seed) for seed, (shared, rest) in enumerate(BATCHES)]
-    scores = {name: list(counts) for name, counts in course_scores().items()}
-    try:
-        scores["yours"] = [batch.bytes_of(decode) for batch in batches]
-        share = sum(scores["yours"]) / sum(scores["one program per group"])
-        verdict = f"Yours moves {share:.0%} of the bytes of one program per group."
-    except NotImplementedError:
-        verdict = "Your kernel isn't written yet."
-    except Exception as error:
-        verdict = f"Yours raised {type(error).__name__}: {error}"
-    columns = [f"{len(rest)} sequences, {shared} shared blocks" for shared, rest in BATCHES]
-    rows = [[name, *counts, sum(counts)] for name, counts in scores.items()]
-    return Table(columns=["bytes loaded and stored", *columns, "all"], rows=rows, verdict=verdict)
+
+    def yours() -> Scored:
+        try:
+            counts = counted_bytes(decode)
+        except NotImplementedError:
+            return [None] * (len(BATCHES) + 1), "Your kernel isn't written yet."
+        share = counts[-1] / course_scores()["one program per group"][-1]
+        return counts, f"Yours moves {share:.0%} of the bytes of one program per group."
+
+    batches = [f"{len(rest)} sequences, {shared} shared blocks" for shared, rest in BATCHES]
+    return scoreboard(["bytes loaded and stored", *batches, "all"], {**course_scores(), "yours": yours})

@@ -1,14 +1,12 @@
 """The quiz of lesson 09."""
 
-SLIPS = {
-    "09.a": {
-        25: "That's all that E wants. A and C get a token each, and B and D are served before E.",
-        13: "B and D get 30 and 21. A and C take a token each, too.",
-        0: "A and C get 1 each, B 30 and D 21: that leaves some of the 64 for E.",
-    },
-    "09.b": {400: "8 ms / 20 µs. But 5 ms of each step are paid before the first token: 3 ms are left."},
-    "09.c": {22: "That counts 32 tokens each, prompt and answer. The promise is for prompt + `max_tokens` − 1."},
-}
+SLIPS = """
+09.a 25: That's all that E wants. A and C get a token each, and B and D are served before E.
+09.a 13: B and D get 30 and 21. A and C take a token each, too.
+09.a 0: A and C get 1 each, B 30 and D 21: that leaves some of the 64 for E.
+09.b 400: 8 ms / 20 µs. But 5 ms of each step are paid before the first token: 3 ms are left.
+09.c 22: That counts 32 tokens each, prompt and answer. The promise is for prompt + `max_tokens` − 1.
+"""
 
 QUIZ = """
 A step costs 4 ms, and 10 µs for each token. 20 sequences decode, and a prompt of 900 tokens arrives. The budget is the

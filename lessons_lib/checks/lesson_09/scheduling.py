@@ -5,7 +5,7 @@ from itertools import zip_longest
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.made_up import END, a_sequence, names_of
 from lessons_lib.checks.lesson_09.scenes import Case, cases
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -146,16 +146,12 @@ out.
 `waiting.next` needs a waiting sequence: make `self.waiting` part of the loop's condition.
 ~ while self.waiting and => while
 Was it taken out before? `self.admit(scheduler_output, sequence)` takes it out of the queue.
-- self.admit(scheduler_output, sequence)
-+ self.waiting.remove(sequence)
-+ ...
+< self.admit(scheduler_output, sequence) => self.waiting.remove(sequence)
 A sequence that has run before wants known − computed: its answer so far is known, too, and some of its tokens may be
 in the cache.
 = wanted = len(sequence.prompt_ids)
-or
-= wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
-or
-= wanted = sequence.num_tokens
+or = wanted = len(sequence.prompt_ids) - sequence.num_computed_tokens
+or = wanted = sequence.num_tokens
 """
 
 TASK = Task(
@@ -179,11 +175,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="09.2",
     title="the scheduler",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "
         "only afterwards?",

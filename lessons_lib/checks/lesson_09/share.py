@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.made_up import a_sequence
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -130,12 +129,9 @@ More sequences want one token than the budget allows. The last of them get none.
 What counts is known − computed, not whether there is an answer: you seem to check that.
 ~ if wanted > 1 => if not sequence.output_ids
 ~ counts[sequence] = 1 => counts[sequence] = min(wanted, budget)
-- budget -= 1
-+ budget -= counts[sequence]
+- budget -= 1 => budget -= counts[sequence]
 An answer has begun, but its cache was lost: {name} wants {wants} tokens, and gets as many as are left.
-- if wanted > 1
-+ wanted = 1 if sequence.output_ids and wanted else wanted
-+ ...
+< if wanted > 1 => wanted = 1 if sequence.output_ids and wanted else wanted
 A sequence that wants one token comes first even if that is the last token of its prompt: known − computed = 1 counts.
 ~ if wanted > 1 => if wanted > 1 or not sequence.output_ids
 You count only the prompt. An answer whose cache was lost is computed again as well: {name} wants {wants}.
@@ -157,11 +153,9 @@ TASK = Task(
     clear=0.75,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="09.1",
     title="share the budget",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which sequences are served first depends on one number, not on their place in the list. Which?",
         "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence
 
 MOST = 512  # tokens of the longest prompt, and of the longest answer expected
@@ -137,10 +136,8 @@ A tuple (length, arrival) looks at the arrival only if two are equally long, so 
 Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add seconds to the
 arrival time instead: few for a short request, up to `patience` for a long one.
 = return sequence.arrival_time // self.patience, answer
-or
-= return int(sequence.arrival_time) + self.patience * answer / 512
-or
-= return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
+or = return int(sequence.arrival_time) + self.patience * answer / 512
+or = return sequence.arrival_time // self.patience + (len(sequence.prompt_ids) + answer) / 1025
 """
 
 TASK = Task(
@@ -159,11 +156,9 @@ TASK = Task(
     clear=0.75,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="09.3",
     title="a policy of your own",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Let each sequence rank as if it had arrived later than it did. How much later may the longest one be, so "
         "that none overtakes it that arrived more than `patience` after it? And the shortest?",

@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -157,19 +156,15 @@ Recomputing takes time for the computed tokens, without the base of a step.
 ~ < recompute_per_token => > recompute_per_token
 A victim is copied twice: out of the pool now, and back in when it is admitted again.
 ~ row["swap_out_s"] + row["swap_in_s"] => row["swap_out_s"]
-or
-~ row["swap_out_s"] + row["swap_in_s"] => row["swap_in_s"]
+or ~ row["swap_out_s"] + row["swap_in_s"] => row["swap_in_s"]
 Out and in may take different times: add both, each once.
 ~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_out_s"]
-or
-~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_in_s"]
-or
-~ row["swap_out_s"] + row["swap_in_s"] => 2 * (row["swap_out_s"] + row["swap_in_s"])
+or ~ row["swap_out_s"] + row["swap_in_s"] => 2 * row["swap_in_s"]
+or ~ row["swap_out_s"] + row["swap_in_s"] => 2 * (row["swap_out_s"] + row["swap_in_s"])
 The step that brings the victim back runs anyway, for the other sequences. Count only how much longer its tokens make
 it.
 ~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"]) + first["recompute_s"]
-or
-~ recompute_per_token * computed => recompute_per_token * computed + first["recompute_s"]
+or ~ recompute_per_token * computed => recompute_per_token * computed + first["recompute_s"]
 A swap takes time even if it copies next to nothing: what is left at 0 tokens, on the line.
 = swap_base = 0
 You seem to add the whole time of the first measurement to every swap. At 0 tokens, the line is lower by slope × tokens.
@@ -178,40 +173,33 @@ The line goes on at both ends, below the first measurement and beyond the last.
 ~ swap_per_token * copied => swap_per_token * max(first["tokens"], min(last["tokens"], copied))
 A block is copied whole, even if it isn't full: {blocks}.
 = copied = computed
-or
-= copied = size * (computed // size)
+or = copied = size * (computed // size)
 The blocks aren't always of 16: {blocks}.
 = size, computed = 16, victim.num_computed_tokens
 Is one block too many copied? {blocks}, and tokens that aren't computed yet need none.
 = copied = size * (computed // size + 1)
-or
-~ blocks_for(computed, size) => blocks_for(victim.num_tokens, size)
+or ~ blocks_for(computed, size) => blocks_for(victim.num_tokens, size)
 Only blocks with computed tokens are copied. `victim.blocks` may have more, for its next tokens.
 = copied = size * len(victim.blocks)
 Your line counts tokens, but gets a number of blocks. A block copies `block_size` tokens.
 = copied = blocks_for(computed, size)
 Only *computed* tokens have keys and values that can be copied or lost. The others are computed either way.
 = size, computed = scheduler.pool.block_size, victim.num_tokens
-or
-= size, computed = scheduler.pool.block_size, victim.num_tokens
+or = size, computed = scheduler.pool.block_size, victim.num_tokens
 = copied = computed
-or
-~ recompute_per_token * computed => recompute_per_token * victim.num_tokens
+or ~ recompute_per_token * computed => recompute_per_token * victim.num_tokens
 Whole blocks are copied, but only the computed tokens are recomputed.
 ~ recompute_per_token * computed => recompute_per_token * copied
 All computed tokens are lost, those before the first measurement, too.
 ~ recompute_per_token * computed => recompute_per_token * (computed - first["tokens"])
 Keys and values are copied or lost for all computed tokens, of the prompt and of the answer.
 = size, computed = scheduler.pool.block_size, len(victim.prompt_ids)
-or
-~ recompute_per_token * computed => recompute_per_token * min(computed, len(victim.prompt_ids))
+or ~ recompute_per_token * computed => recompute_per_token * min(computed, len(victim.prompt_ids))
 Take the first and the last measurement. The farther apart two points are, the less an error in one of them tilts the
 line.
 = first, last = recorded[0], recorded[1]
-or
-= first, last = recorded[-2], recorded[-1]
-or
-- first, last =
+or = first, last = recorded[-2], recorded[-1]
+or - first, last =
 + import numpy
 + rows = [[row["tokens"], row["swap_out_s"] + row["swap_in_s"], row["recompute_s"]] for row in recorded]
 + lines = [numpy.polyfit([row[0] for row in rows], [row[i] for row in rows], 1) for i in (1, 2)]
@@ -221,40 +209,25 @@ or
 A time over its tokens contains a share of what any step or any swap takes. Divide the difference of two times by the
 difference of their tokens: that gives seconds per token.
 = recompute_per_token = last["recompute_s"] / last["tokens"]
-or
-= recompute_per_token = first["recompute_s"] / first["tokens"]
-or
-- swap_base
-+ swap_per_token, swap_base = swap_last / last["tokens"], 0
-or
-- swap_base
-+ swap_per_token, swap_base = swap_last / last["tokens"], 0
+or = recompute_per_token = first["recompute_s"] / first["tokens"]
+or - swap_base => swap_per_token, swap_base = swap_last / last["tokens"], 0
+or - swap_base => swap_per_token, swap_base = swap_last / last["tokens"], 0
 = recompute_per_token = last["recompute_s"] / last["tokens"]
-or
-~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
-or
-~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
+or ~ tokens = last["tokens"] - first["tokens"] => tokens = last["tokens"]
+or ~ - first["recompute_s"]) / tokens => - first["recompute_s"]) / last["tokens"]
 Your function answers the same for every victim. Does it ask for the computed tokens? Are both times in seconds?
-- return swap_base
-+ return True
-or
-- return swap_base
-+ return False
+- return swap_base => return True
+or - return swap_base => return False
 A single break-even length doesn't do: if a token takes longer to swap than to recompute, there is none; and a swap
 copies whole blocks.
-- return swap_base
-+ return computed > swap_base / (recompute_per_token - swap_per_token)
-or
-- return swap_base
-+ return computed >= 75
+- return swap_base => return computed > swap_base / (recompute_per_token - swap_per_token)
+or - return swap_base => return computed >= 75
 A victim's own times are on the lines, between two measurements. You compare those of the nearest one.
 - return swap_base
 + row = min(recorded, key=lambda row: abs(row["tokens"] - computed))
 + return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
 Ask the victim that your function gets, and its scheduler, each time.
-- def should_swap
-+ kept = []
-+ ...
+< def should_swap => kept = []
 - return swap_base
 + kept.append(swap_base + swap_per_token * copied < recompute_per_token * computed)
 + return kept[0]
@@ -272,11 +245,9 @@ TASK = Task(
     about={"returned": KNOWN[0].why},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.3",
     title="swap or recompute",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Draw time against tokens: one line for swapping, one for recomputing. Which of the two lines starts at 0, "
         "if the step runs anyway?",

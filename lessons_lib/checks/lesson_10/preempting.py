@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -154,43 +152,34 @@ MISTAKES = """
 The forward pass would compute tokens of the victim, and write their keys to blocks that it no longer has. Take it out
 of `num_scheduled_tokens`; the keys of the dict are the sequences.
 - scheduler_output.num_scheduled_tokens.pop
-or
-~ num_scheduled_tokens.pop(victim, None) => num_scheduled_tokens.pop(victim.id, None)
+or ~ num_scheduled_tokens.pop(victim, None) => num_scheduled_tokens.pop(victim.id, None)
 A victim may or may not have been scheduled in this step. Take it out only if it's there.
 ~ .pop(victim, None) => .pop(victim)
 With 0 tokens the victim would still be part of the batch. Take it out.
 ~ .num_scheduled_tokens.pop(victim, None) => .num_scheduled_tokens[victim] = 0
-or
-- scheduler_output.num_scheduled_tokens.pop
+or - scheduler_output.num_scheduled_tokens.pop
 + if victim in scheduler_output.num_scheduled_tokens: scheduler_output.num_scheduled_tokens[victim] = 0
 A step may preempt several sequences. Keep those that are in the list already, and append the victim.
 ~ preempted.append(victim) => preempted.insert(0, victim)
-or
-~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = [victim]
+or ~ scheduler_output.preempted.append(victim) => scheduler_output.preempted = [victim]
 The last one admitted isn't always the victim.
 ~ scheduler.running.remove(victim) => scheduler.running.pop()
 The waiting queue isn't a list: it keeps its sequences in the order of the policy. Call `scheduler.waiting.add(victim)`.
 ~ scheduler.waiting.add(victim) => scheduler.waiting.insert(0, victim)
-or
-~ scheduler.waiting.add(victim) => scheduler.waiting.append(victim)
-or
-~ scheduler.waiting.add(victim) => scheduler.waiting.appendleft(victim)
+or ~ scheduler.waiting.add(victim) => scheduler.waiting.append(victim)
+or ~ scheduler.waiting.add(victim) => scheduler.waiting.appendleft(victim)
 Its rank stays, and so does its place among equals: a victim goes where it was in the order.
 ~ scheduler.waiting.add => victim.arrival_time, victim.queue_place = 100.0, None; scheduler.waiting.add
-or
-~ scheduler.waiting.add(victim) => victim.arrival_time = -1.0; scheduler.waiting.add(victim)
-or
-~ scheduler.waiting.add(victim) => victim.queue_place = None; scheduler.waiting.add(victim)
+or ~ scheduler.waiting.add(victim) => victim.arrival_time = -1.0; scheduler.waiting.add(victim)
+or ~ scheduler.waiting.add(victim) => victim.queue_place = None; scheduler.waiting.add(victim)
 Another sequence needs the blocks now. Return them, `scheduler.pool.free(victim.blocks)`, before the victim forgets
 them.
 - scheduler.pool.free
-or
-- scheduler.pool.free
+or - scheduler.pool.free
 - victim.blocks =
 Leave the pool's books to the pool: `scheduler.pool.free(victim.blocks)`. Another sequence may use a block, too.
 ~ pool.free(victim.blocks) => pool.free_queue.extend(victim.blocks)
-or
-- scheduler.pool.free
+or - scheduler.pool.free
 + for block in victim.blocks:
 +     scheduler.pool.used.discard(block)
 +     scheduler.pool.ref_count.pop(block, None)
@@ -203,27 +192,18 @@ or
 A swapped victim's keys and values are in the swap space, so its tokens still count as computed. If `victim.swapped` is
 empty, they are lost.
 ~ if not victim.swapped => if True
-or
-~ if not victim.swapped => if victim.swapped
+or ~ if not victim.swapped => if victim.swapped
 The tokens that this step has scheduled aren't in that count yet: `update` adds them after the step.
-- scheduler_output.num_scheduled_tokens.pop
-+ count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
-- if not victim.swapped ... victim.num_computed_tokens
-+ victim.num_computed_tokens -= count
-or
-- scheduler_output.num_scheduled_tokens.pop
+- scheduler_output.num_scheduled_tokens.pop => count = scheduler_output.num_scheduled_tokens.pop(victim, 0)
+- if not victim.swapped ... victim.num_computed_tokens => victim.num_computed_tokens -= count
+or - scheduler_output.num_scheduled_tokens.pop
 + victim.num_computed_tokens -= scheduler_output.num_scheduled_tokens.pop(victim, 0)
 The swap space holds the only copy of its keys and values. Free its blocks in `scheduler.pool` only, and leave
 `victim.swapped` as it is.
 ~ scheduler.pool.free(victim.blocks) => scheduler.release(victim)
-or
-- if not victim.swapped
-+ victim.swapped = []
-+ ...
+or < if not victim.swapped => victim.swapped = []
 A swapped victim waits as well: only its tokens still count as computed. Everything else is the same for both.
-- scheduler_output.num_scheduled_tokens.pop
-+ if victim.swapped: return
-+ ...
+< scheduler_output.num_scheduled_tokens.pop => if victim.swapped: return
 """
 
 TASK = Task(
@@ -253,11 +233,9 @@ TASK = Task(
     | {f"{name}.{key}": STAYS for name in "ABCDZ" for key in KEPT},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.2",
     title="preempt",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Follow F through the first try: preempted, waiting, admitted again. Which of its attributes still says "
         "what was true before? Then go through the two ways in which victims differ: which lines assume that "

@@ -1,12 +1,10 @@
 """The quiz of lesson 10."""
 
-SLIPS = {
-    "10.a": {
-        33: "All 33 known tokens are computed now, but the last one for the first time.",
-        20: "The keys of the prompt are lost, too.",
-        13: "The keys of the answer are lost, too.",
-    },
-}
+SLIPS = """
+10.a 33: All 33 known tokens are computed now, but the last one for the first time.
+10.a 20: The keys of the prompt are lost, too.
+10.a 13: The keys of the answer are lost, too.
+"""
 
 QUIZ = """
 A sequence with a prompt of 100 tokens was preempted after 13 tokens of its answer, and its cache was dropped. It is

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.scheduling.policies import ShortestJobFirst, StrictPriority
 from lessons_lib.scheduling.sequence import FirstComeFirstServed, Sequence
 
@@ -95,8 +93,7 @@ def smaller(case: Case) -> Iterator[Case]:
 MISTAKES = """
 The policy serves the *smallest* rank first. The victim is the one with the largest.
 ~ max( => min(
-or
-~ max(reversed(candidates) => min(candidates
+or ~ max(reversed(candidates) => min(candidates
 Of equal ranks, the one admitted last is the victim. Which of several equal ones does `max` return: the first that it
 sees.
 ~ reversed(candidates) => candidates
@@ -111,39 +108,24 @@ Ranks may be negative: begin with the rank of the first candidate, not with 0.
 + return victim
 If the ranks are equal, the position in the list decides: not the id, the length or the arrival.
 = return max(candidates, key=lambda one: (policy.rank(one), one.id))
-or
-= return max(reversed(candidates), key=lambda one: (policy.rank(one), -one.num_tokens))
-or
-= return max(reversed(candidates), key=lambda one: (policy.rank(one), one.num_tokens))
-or
-= return max(reversed(candidates), key=lambda one: (policy.rank(one), one.arrival_time))
-or
-= return max(reversed(candidates), key=lambda one: (policy.rank(one), one.queue_place or 0))
+or = return max(reversed(candidates), key=lambda one: (policy.rank(one), -one.num_tokens))
+or = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.num_tokens))
+or = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.arrival_time))
+or = return max(reversed(candidates), key=lambda one: (policy.rank(one), one.queue_place or 0))
 Only `policy.rank` decides, whatever the policy is: not the order of admission, the arrival, the tier, the length, or
 how far a candidate has come.
 = return max(reversed([one for one in candidates if one.num_computed_tokens] or candidates), key=policy.rank)
-or
-= return max(reversed(candidates), key=lambda one: (not one.is_interactive, policy.rank(one)))
-or
-= return candidates[-1]
-or
-= return candidates[0]
-or
-= return max(candidates, key=lambda one: (one.tier, one.arrival_time))
-or
-= return max(reversed(candidates), key=lambda one: (one.tier, policy.rank(one)))
-or
-= return max(reversed(candidates), key=lambda one: one.tier)
-or
-= return max(reversed(candidates), key=lambda one: one.arrival_time)
-or
-= return max(candidates, key=lambda one: len(one.blocks))
-or
-= return min(candidates, key=lambda one: len(one.blocks))
-or
-= return max(reversed([one for one in candidates if not one.output_ids] or candidates), key=policy.rank)
-or
-= return max(reversed([one for one in candidates if one.output_ids] or candidates), key=policy.rank)
+or = return max(reversed(candidates), key=lambda one: (not one.is_interactive, policy.rank(one)))
+or = return candidates[-1]
+or = return candidates[0]
+or = return max(candidates, key=lambda one: (one.tier, one.arrival_time))
+or = return max(reversed(candidates), key=lambda one: (one.tier, policy.rank(one)))
+or = return max(reversed(candidates), key=lambda one: one.tier)
+or = return max(reversed(candidates), key=lambda one: one.arrival_time)
+or = return max(candidates, key=lambda one: len(one.blocks))
+or = return min(candidates, key=lambda one: len(one.blocks))
+or = return max(reversed([one for one in candidates if not one.output_ids] or candidates), key=policy.rank)
+or = return max(reversed([one for one in candidates if one.output_ids] or candidates), key=policy.rank)
 Compare the ranks as they are: rounded, different ones become equal.
 = return max(reversed(candidates), key=lambda one: round(policy.rank(one)))
 You compare neighbors. Compare each candidate with the best victim so far.
@@ -154,10 +136,8 @@ You compare neighbors. Compare each candidate with the best victim so far.
 + return victim
 Each candidate may be the victim, the first and the last one, too, also if it is alone.
 ~ reversed(candidates) => reversed(candidates[1:] or candidates)
-or
-~ reversed(candidates) => reversed(candidates[1:])
-or
-~ reversed(candidates) => reversed(candidates[:-1] or candidates)
+or ~ reversed(candidates) => reversed(candidates[1:])
+or ~ reversed(candidates) => reversed(candidates[:-1] or candidates)
 A rank may be a pair, which has no negative. Use `max`.
 = return min(reversed(candidates), key=lambda one: -policy.rank(one))
 """
@@ -175,11 +155,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="10.1",
     title="the victim",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Suppose that C, which the policy serves last, isn't the victim but B is, and C is the one that needs the "
         "block. What happens then? And what if C needs the block and is the victim?",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
@@ -107,10 +106,8 @@ logits. Count at most all known tokens minus one.
 ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => len(blocks) * pool.block_size
 All tokens in the blocks count. Only if these are all {known} known ones, the last is computed again.
 ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => max(0, len(blocks) * pool.block_size - 1)
-or
-~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => sequence.num_tokens - 1
-or
-~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => len(blocks) * pool.block_size - 1
+or ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => sequence.num_tokens - 1
+or ~ min(len(blocks) * pool.block_size, sequence.num_tokens - 1) => len(blocks) * pool.block_size - 1
 `sequence.blocks = blocks` stores the caller's own list, so both would grow together. Make a copy: `list(blocks)`.
 ~ list(blocks) => blocks
 All tokens are found, so the last one is written into a copy of the last block, and for that a block *other than those
@@ -120,8 +117,7 @@ The found blocks are in the free queue, too, but these are the ones that the seq
 = others_free = len(pool.free_queue)
 Blocks that another sequence uses aren't in the free queue: take off only those of `blocks` that are.
 = others_free = len(pool.free_queue) - len(blocks)
-or
-= others_free = max(0, len(pool.free_queue) - len(blocks))
+or = others_free = max(0, len(pool.free_queue) - len(blocks))
 All of them hold tokens of this sequence. Leave out the last one only if all known tokens are found and no block is free
 for the copy.
 ~ if covers_all and not others_free => if True
@@ -131,22 +127,16 @@ answer, but computes {size} tokens instead of 1.
 A copy is made only if the last token's block is among those found. Here token {known} goes into a new block, so all
 blocks can be used.
 ~ if covers_all and not others_free => if not others_free
-or
-= covers_all = sequence.num_tokens % pool.block_size == 0
+or = covers_all = sequence.num_tokens % pool.block_size == 0
 The answer so far is known, too: `sequence.num_tokens` is {known}.
 ~ sequence.num_tokens => len(sequence.prompt_ids)
-or
-~ sequence.num_tokens - 1 => len(sequence.prompt_ids) - 1
-or
-~ == sequence.num_tokens => == len(sequence.prompt_ids)
-or
-~ == sequence.num_tokens => >= len(sequence.prompt_ids)
+or ~ sequence.num_tokens - 1 => len(sequence.prompt_ids) - 1
+or ~ == sequence.num_tokens => == len(sequence.prompt_ids)
+or ~ == sequence.num_tokens => >= len(sequence.prompt_ids)
 Leave out the last block and no other, even if it is the only one; what the others hold needn't be computed again.
 ~ blocks = blocks[:-1] => blocks = []
-or
-~ not others_free => not others_free and len(blocks) > 1
-or
-~ blocks[:-1] => blocks[1:]
+or ~ not others_free => not others_free and len(blocks) > 1
+or ~ blocks[:-1] => blocks[1:]
 The sequence starts with blocks that were found, and no others. Allocate nothing here: the scheduler makes the copy,
 just before the sequence writes.
 - sequence.blocks
@@ -154,19 +144,16 @@ just before the sequence writes.
 + if covers_all and len(blocks) * pool.block_size == sequence.num_tokens:
 +     sequence.blocks[-1:] = pool.allocate(1)
 +     pool.free(blocks[-1:])
-or
-- sequence.blocks
+or - sequence.blocks
 + sequence.blocks = list(blocks)
 + if covers_all and others_free: sequence.blocks += pool.allocate(1)
 Blocks aren't always of 16: `pool.block_size`.
 ~ pool.block_size => 16
-or
-~ len(blocks) * pool.block_size == => len(blocks) * 16 ==
+or ~ len(blocks) * pool.block_size == => len(blocks) * 16 ==
 If the last block is left out, its tokens aren't computed: count those of the blocks that are left.
 - sequence.num_computed_tokens
 + sequence.num_computed_tokens = sequence.num_tokens - 1 if covers_all else len(blocks) * pool.block_size
-or
-- sequence.num_computed_tokens
+or - sequence.num_computed_tokens
 + lost = min(others_free, 1)
 + sequence.num_computed_tokens = sequence.num_tokens - lost if covers_all else len(blocks) * pool.block_size
 `allocate` takes other blocks, from the front of the queue. `touch` uses the ones that were found.
@@ -200,11 +187,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.2",
     title="starting from what is cached",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "When is a copy made at all? Only then it matters which blocks are free. And which of the free ones will "
         "still be free once the sequence has its blocks?",

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -105,54 +103,36 @@ It is copied from the block that was in the table. Read it before you put the ne
 ~ BlockCopy(COPY, source, target) => BlockCopy(COPY, sequence.blocks[index], target)
 `index` is a place in the table, not a block: the block is `sequence.blocks[index]`.
 ~ source = sequence.blocks[index] => source = index
-or
-~ COPY, source => COPY, index
+or ~ COPY, source => COPY, index
 The sequence no longer uses the old block, so it has to be freed, once.
 - pool.free([source])
 Allocate the new block before you change anything else: if there is none, the sequence must still have its old one.
 ~ (target,) = pool.allocate(1) => pass
-- pool.free([source])
-+ pass
+- pool.free([source]) => pass
 ~ sequence.blocks[index] = target => pool.free([source]); (target,) = pool.allocate(1); sequence.blocks[index] = target
-or
-= source = sequence.blocks.pop(index)
+or = source = sequence.blocks.pop(index)
 ~ sequence.blocks[index] = target => sequence.blocks.insert(index, target)
 Free the block that was in the table, and no other.
 ~ pool.free([source]) => pool.free([source, *(each for each in sequence.blocks if each != target)])
-or
-~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
-or
-~ pool.free([source]) => pool.free([target])
+or ~ pool.free([source]) => pool.free([source, *sequence.blocks[index + 1 :]])
+or ~ pool.free([source]) => pool.free([target])
 `pool.is_writable` has said that it may not write to this block: copy it, and return a `BlockCopy`, in any case.
-- source = sequence.blocks[index]
-+ return None
+- source = sequence.blocks[index] => return None
 A block with a hash is copied even if the sequence is its only user, and keeps its hash: a sequence that finds it later
 reads it.
-- source = sequence.blocks[index]
-+ ...
-+ if pool.ref_count[source] == 1: return None
-or
-- source = sequence.blocks[index]
-+ ...
-+ if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
-or
-- source = sequence.blocks[index]
+> source = sequence.blocks[index] => if pool.ref_count[source] == 1: return None
+or > source = sequence.blocks[index] => if pool.ref_count[source] == 1: return BlockCopy(COPY, source, source)
+or - source = sequence.blocks[index]
 + ...
 + if pool.ref_count[source] == 1:
 +     pool.hash_to_block.pop(pool.block_to_hash.pop(source, None), None)
 +     return None
 The copy holds the same keys and values, so nothing has to be computed again.
-- return
-+ sequence.num_computed_tokens = index * pool.block_size
-+ ...
+< return => sequence.num_computed_tokens = index * pool.block_size
 If no block is free, `pool.allocate(1)` raises OutOfBlocks. Let it through.
-- source = sequence.blocks[index]
-+ ...
-+ if not pool.free_queue: return None
+> source = sequence.blocks[index] => if not pool.free_queue: return None
 One free block is enough, even if it is the last one or is cached.
-- source = sequence.blocks[index]
-+ ...
-+ if len(pool.free_queue) < 2: pool.allocate(len(pool.free_queue) + 1)
+> source = sequence.blocks[index] => if len(pool.free_queue) < 2: pool.allocate(len(pool.free_queue) + 1)
 """
 
 TASK = Task(
@@ -184,11 +164,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.3",
     title="copy before a write",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which of the pool's methods changes the count of a block by one, and which of them may raise? What may "
         "have changed by then? The pool itself knows what becomes of a block that no table contains.",

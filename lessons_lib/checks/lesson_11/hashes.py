@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
+from lessons_lib.checks.exercise import short
 
 PARENT, OTHER = hashlib.sha256(b"a parent").digest(), hashlib.sha256(b"another parent").digest()
 WORDS = {b"": "b''", PARENT: "<parent>", OTHER: "<other parent>"}
@@ -158,25 +157,17 @@ hash `parent` together with the tokens.
 Only SHA-256 will do, for all of it. For MD5 and SHA-1, pairs with the same hash have been constructed. Other hashes are
 as good, but engines that share a cache must use the same one.
 ~ sha256 => md5
-or
-~ sha256 => sha1
-or
-~ sha256 => sha512
-or
-~ sha256 => sha3_256
-or
-= return hashlib.sha256(hashlib.md5(parent + array("q", token_ids).tobytes()).digest()).digest()
+or ~ sha256 => sha1
+or ~ sha256 => sha512
+or ~ sha256 => sha3_256
+or = return hashlib.sha256(hashlib.md5(parent + array("q", token_ids).tobytes()).digest()).digest()
 Python's `hash` has 64 bits, and a checksum 32. Two blocks may share one by chance, and such a pair can be constructed,
 even if it is padded or hashed again. Pass the tokens themselves to `hashlib.sha256`.
 = return hash((parent, tuple(token_ids)))
-or
-= return hash((parent, tuple(token_ids))).to_bytes(8, "little", signed=True)
-or
-= return hashlib.sha256(str(hash((parent, tuple(token_ids)))).encode()).digest()
-or
-= return zlib.crc32(parent + array("q", token_ids).tobytes()).to_bytes(32, "big")
-or
-= return hashlib.sha256(str(zlib.crc32(parent + array("q", token_ids).tobytes())).encode()).digest()
+or = return hash((parent, tuple(token_ids))).to_bytes(8, "little", signed=True)
+or = return hashlib.sha256(str(hash((parent, tuple(token_ids)))).encode()).digest()
+or = return zlib.crc32(parent + array("q", token_ids).tobytes()).to_bytes(32, "big")
+or = return hashlib.sha256(str(zlib.crc32(parent + array("q", token_ids).tobytes())).encode()).digest()
 Combining two hashes with ^ or + loses their order, and with ^ equal ones cancel out. Hash both at once:
 `hashlib.sha256(parent + ...)`.
 - return
@@ -186,80 +177,57 @@ The hash must depend only on the parent and the tokens: not on which list object
 random number, and not in place of an empty parent either. Otherwise no block is ever found again. (A hasher that is
 made outside of the function remembers, too: `update` adds to all that it has got before.)
 = return hashlib.sha256(parent + str(id(token_ids)).encode() + repr(token_ids).encode()).digest()
-or
-= return hashlib.sha256(parent + os.urandom(8) + array("q", token_ids).tobytes()).digest()
-or
-= return hashlib.sha256((parent or os.urandom(32)) + array("q", token_ids).tobytes()).digest()
+or = return hashlib.sha256(parent + os.urandom(8) + array("q", token_ids).tobytes()).digest()
+or = return hashlib.sha256((parent or os.urandom(32)) + array("q", token_ids).tobytes()).digest()
 The order counts ("dog bites man" is not "man bites dog"), and so does how often a token occurs. A sum, a set, a dict
 with the tokens as keys or a sorted list loses that.
 = return hashlib.sha256(parent + str(sum(token_ids)).encode()).digest()
-or
-= return hashlib.sha256(parent + array("q", sorted(token_ids)).tobytes()).digest()
-or
-= return hashlib.sha256(parent + array("q", sorted(set(token_ids))).tobytes()).digest()
-or
-= return hashlib.sha256(parent + array("q", dict.fromkeys(token_ids)).tobytes()).digest()
-or
-= return hashlib.sha256(parent + str({token: place for place, token in enumerate(token_ids)}).encode()).digest()
-or
-= return hashlib.sha256(parent + str({token: token_ids.count(token) for token in token_ids}).encode()).digest()
+or = return hashlib.sha256(parent + array("q", sorted(token_ids)).tobytes()).digest()
+or = return hashlib.sha256(parent + array("q", sorted(set(token_ids))).tobytes()).digest()
+or = return hashlib.sha256(parent + array("q", dict.fromkeys(token_ids)).tobytes()).digest()
+or = return hashlib.sha256(parent + str({token: place for place, token in enumerate(token_ids)}).encode()).digest()
+or = return hashlib.sha256(parent + str({token: token_ids.count(token) for token in token_ids}).encode()).digest()
 Nothing says where one token ends and the next begins: without a separator, 1 and 12 look like 11 and 2. Use the same
 number of bytes or digits for each, enough for ids up to 200,000, or put a separator between them.
 = return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()
-or
-- return
+or - return
 + data = b"".join(token.to_bytes((token.bit_length() + 7) // 8, "big") for token in token_ids)
 + return hashlib.sha256(parent + data).digest()
-or
-= return hashlib.sha256(parent + "".join(f"{token:05d}" for token in token_ids).encode()).digest()
-or
-= return hashlib.sha256(parent + "".join(f"{token:04x}" for token in token_ids).encode()).digest()
-or
-= return hashlib.sha256(parent + "".join(map(hex, token_ids)).replace("0x", "").encode()).digest()
+or = return hashlib.sha256(parent + "".join(f"{token:05d}" for token in token_ids).encode()).digest()
+or = return hashlib.sha256(parent + "".join(f"{token:04x}" for token in token_ids).encode()).digest()
+or = return hashlib.sha256(parent + "".join(map(hex, token_ids)).replace("0x", "").encode()).digest()
 One or two bytes can tell only 256 or 65,536 ids apart, and ids go up to 200,000. `array("q", token_ids).tobytes()`
 uses eight bytes for each.
 = return hashlib.sha256(parent + bytes(token_ids)).digest()
-or
-= return hashlib.sha256(parent + bytes(token % 256 for token in token_ids)).digest()
-or
-= return hashlib.sha256(parent + array("H", (token % 65536 for token in token_ids)).tobytes()).digest()
+or = return hashlib.sha256(parent + bytes(token % 256 for token in token_ids)).digest()
+or = return hashlib.sha256(parent + array("H", (token % 65536 for token in token_ids)).tobytes()).digest()
 All 32 bytes of the parent count, and their order.
 = return hashlib.sha256(parent[:8] + array("q", token_ids).tobytes()).digest()
-or
-= return hashlib.sha256(parent[:16] + array("q", token_ids).tobytes()).digest()
-or
-= return hashlib.sha256(parent[-1:] + array("q", token_ids).tobytes()).digest()
-or
-= return hashlib.sha256(bytes(sorted(parent)) + array("q", token_ids).tobytes()).digest()
-or
-= return hashlib.sha256((parent.decode(errors="ignore") + str(token_ids)).encode()).digest()
+or = return hashlib.sha256(parent[:16] + array("q", token_ids).tobytes()).digest()
+or = return hashlib.sha256(parent[-1:] + array("q", token_ids).tobytes()).digest()
+or = return hashlib.sha256(bytes(sorted(parent)) + array("q", token_ids).tobytes()).digest()
+or = return hashlib.sha256((parent.decode(errors="ignore") + str(token_ids)).encode()).digest()
 Every token counts: the first, the last, and those between. If you hash token by token, each hash must contain the one
 before it.
 = return hashlib.sha256(parent + array("q", token_ids[:-1]).tobytes()).digest()
-or
-= return hashlib.sha256(parent + array("q", token_ids[1:]).tobytes()).digest()
-or
-= return hashlib.sha256(parent + array("q", [token_ids[0], token_ids[-1]]).tobytes()).digest()
-or
-= return hashlib.sha256(parent + array("q", token_ids[-1:]).tobytes()).digest()
-or
-= return hashlib.sha256(array("q", token_ids[-1:]).tobytes()).digest()
+or = return hashlib.sha256(parent + array("q", token_ids[1:]).tobytes()).digest()
+or = return hashlib.sha256(parent + array("q", [token_ids[0], token_ids[-1]]).tobytes()).digest()
+or = return hashlib.sha256(parent + array("q", token_ids[-1:]).tobytes()).digest()
+or = return hashlib.sha256(array("q", token_ids[-1:]).tobytes()).digest()
 A block may have any size: hash all of its tokens, however many there are.
 = return hashlib.sha256(parent + array("q", token_ids[:16]).tobytes()).digest()
 The text of a long array or tensor has `...` instead of the numbers in the middle. Hash the numbers.
 = return hashlib.sha256(parent + str(numpy.array(token_ids)).encode()).digest()
 Are the ids made into floats? They round large ones.
 = return hashlib.sha256(parent + b"".join(b"%.3g " % token for token in token_ids)).digest()
-or
-= return hashlib.sha256(parent + numpy.minimum(token_ids, 65504).astype("float16").tobytes()).digest()
+or = return hashlib.sha256(parent + numpy.minimum(token_ids, 65504).astype("float16").tobytes()).digest()
 Are the tokens made into one number first, as in `number * 31 + token`, or a sum of token × position? Then many lists
 give the same number. Hash the tokens themselves.
 - return
 + number = 0
 + for token in token_ids: number = number * 31 + token
 + return hashlib.sha256(parent + str(number % 2**61).encode()).digest()
-or
-= return hashlib.sha256(parent + str(sum(i * token for i, token in enumerate(token_ids, 1))).encode()).digest()
+or = return hashlib.sha256(parent + str(sum(i * token for i, token in enumerate(token_ids, 1))).encode()).digest()
 """
 
 TASK = Task(
@@ -286,11 +254,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="11.1",
     title="the hash of a block",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "SHA-256 takes bytes, and you have 32 bytes and a list of ints. How can ints become bytes so that [1, 12] "
         "and [11, 2], or 1 and 65,537, don't become the same?",

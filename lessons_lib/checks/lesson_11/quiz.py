@@ -1,22 +1,16 @@
 """The quiz of lesson 11."""
 
-SLIPS = {
-    "11.a": {
-        3: "Only three blocks of the pool never contained anything, and Z takes five.",
-        2: "Z takes the three that never contained anything, and then two of X's.",
-        0: "The first of X's blocks is the last in the queue, so it is still there.",
-    },
-    "11.b": {
-        0: "All three blocks are found, but the logits after the last token are needed: it is computed once more.",
-        16: "The last block is found as well. Only the last token is computed once more, for its logits.",
-        48: "That is the whole prompt, without a cache.",
-    },
-    "11.c": {
-        20: "That is without sharing. The full blocks of the prompt are stored once.",
-        8: "Those are the blocks that they don't share, two each. The three full blocks of the prompt come on top.",
-        3: "Those are the shared blocks. Each also has two of its own, for positions 48 to 69.",
-    },
-}
+SLIPS = """
+11.a 3: Only three blocks of the pool never contained anything, and Z takes five.
+11.a 2: Z takes the three that never contained anything, and then two of X's.
+11.a 0: The first of X's blocks is the last in the queue, so it is still there.
+11.b 0: All three blocks are found, but the logits after the last token are needed: it is computed once more.
+11.b 16: The last block is found as well. Only the last token is computed once more, for its logits.
+11.b 48: That is the whole prompt, without a cache.
+11.c 20: That is without sharing. The full blocks of the prompt are stored once.
+11.c 8: Those are the blocks that they don't share, two each. The three full blocks of the prompt come on top.
+11.c 3: Those are the shared blocks. Each also has two of its own, for positions 48 to 69.
+"""
 
 QUIZ = """
 Two prompts have the same tokens 16 to 31, but different tokens before them. Blocks hold 16 tokens. Can they share their

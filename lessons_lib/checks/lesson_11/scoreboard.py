@@ -1,14 +1,13 @@
-"""The stretch task of lesson 11: which free block should be lost first? Scored on requests that the learner hasn't
-seen.
-"""
+"""The stretch task of lesson 11: which free block should be lost first? Scored on hidden requests."""
 
 import random
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import inf
 from typing import Any
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (21, 22, 23)
@@ -75,10 +74,32 @@ def found_blocks(prompts: list[tuple[int, ...]], rank: Callable[[CachedBlock], A
     Args:
         rank: the free block with the largest rank is lost first.
     """
+
+    def rank_of(one: int, entry: list[int], now: int) -> Any:
+        index, uses, used, computed = entry
+        return rank(CachedBlock(index, uses, now - used, now - computed))
+
+    return _found(prompts, rank_of, num_blocks)
+
+
+def found_knowing_the_future(prompts: list[tuple[int, ...]], num_blocks: int) -> int:
+    """The same, but the block whose next use is farthest away is lost first."""
+    uses: dict[int, list[int]] = {}
+    for now, prompt in enumerate(prompts):
+        for one in prompt:
+            uses.setdefault(one, []).append(now)
+
+    def rank_of(one: int, entry: list[int], now: int) -> tuple[float, int, int]:
+        return next((when for when in uses[one] if when > now), inf), entry[0], -one
+
+    return _found(prompts, rank_of, num_blocks)
+
+
+def _found(prompts: list[tuple[int, ...]], rank_of: Callable[[int, list[int], int], Any], num_blocks: int) -> int:
     known: dict[int, list[int]] = {}  # hash -> [index, uses, last used at, computed at]
     found = 0
     for now, prompt in enumerate(prompts):
-        matched = _matched(prompt, known)
+        matched = next((n for n, one in enumerate(prompt) if one not in known), len(prompt))
         found += matched
         for one in prompt[:matched]:
             known[one][1:3] = known[one][1] + 1, now
@@ -86,75 +107,32 @@ def found_blocks(prompts: list[tuple[int, ...]], rank: Callable[[CachedBlock], A
             known.pop(one, None)  # behind a gap: computed again
         missing = len(known) + len(prompt) - matched - num_blocks
         if missing > 0:
-            used = set(prompt[:matched])
-            free = {one: _seen(entry, now) for one, entry in known.items() if one not in used}
-            for one in sorted(free, key=lambda one: rank(free[one]), reverse=True)[:missing]:
+            free = {one: rank_of(one, entry, now) for one, entry in known.items() if one not in prompt[:matched]}
+            for one in sorted(free, key=lambda one: free[one], reverse=True)[:missing]:
                 del known[one]
         for index in range(matched, len(prompt)):
             known[prompt[index]] = [index, 1, now, now]
     return found
 
 
-def _matched(prompt: tuple[int, ...], known: Container[int]) -> int:
-    return next((n for n, one in enumerate(prompt) if one not in known), len(prompt))
-
-
-def _seen(entry: list[int], now: int) -> CachedBlock:
-    index, uses, used, computed = entry
-    return CachedBlock(index, uses, now - used, now - computed)
-
-
-def found_knowing_the_future(prompts: list[tuple[int, ...]], num_blocks: int) -> int:
-    """The same, but the block whose next use is farthest away is lost first."""
-    uses: dict[int, list[int]] = {}
-    index_of: dict[int, int] = {}
-    for now, prompt in enumerate(prompts):
-        for index, one in enumerate(prompt):
-            uses.setdefault(one, []).append(now)
-            index_of[one] = index
-    known: set[int] = set()
-    found = 0
-    for now, prompt in enumerate(prompts):
-        matched = _matched(prompt, known)
-        found += matched
-        known.difference_update(prompt[matched:])
-        missing = len(known) + len(prompt) - matched - num_blocks
-        if missing > 0:
-            next_use = {one: next((when for when in uses[one] if when > now), inf) for one in known}
-            free = sorted(known.difference(prompt[:matched]))
-            free.sort(key=lambda one: (next_use[one], index_of[one]), reverse=True)
-            known.difference_update(free[:missing])
-        known.update(prompt)
-    return found
-
-
 def eviction_scoreboard(rank: Callable[[CachedBlock], Any]) -> Table:
-    """The rule next to least recently used, and next to one that knows the future.
-
-    Args:
-        rank: function of a CachedBlock; the free block with the largest value is lost first.
-    """
+    """Score a function of a CachedBlock; the free block with the largest value is lost first."""
     workloads = [eviction_workload(seed) for seed in SEEDS]
     total = sum(len(prompt) for prompts in workloads for prompt in prompts)
 
-    def share(counts: list[int]) -> float:
-        return 100 * sum(counts) / total
+    def share(rank: Callable[[CachedBlock], Any]) -> float:
+        return 100 * sum(found_blocks(prompts, rank, NUM_BLOCKS) for prompts in workloads) / total
 
-    base = share([found_blocks(prompts, least_recently_used, NUM_BLOCKS) for prompts in workloads])
-    best = share([found_knowing_the_future(prompts, NUM_BLOCKS) for prompts in workloads])
-    try:
-        yours = share([found_blocks(prompts, rank, NUM_BLOCKS) for prompts in workloads])
-    except Exception as error:
-        cell, verdict = "–", f"Your rule raised {type(error).__name__}: {error}"
-    else:
-        cell, verdict = f"{yours:.1f} %", f"Yours: {yours - base:+.1f} percentage points."
-    return Table(
-        columns=["lost first", "prompt tokens found"],
-        rows=[
-            ["least recently used", f"{base:.1f} %"],
-            ["yours", cell],
-            ["farthest next use (knows the future)", f"{best:.1f} %"],
-        ],
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks",
-        verdict=verdict,
-    )
+    def yours() -> Scored:
+        found = share(rank)
+        return [f"{found:.1f} %"], f"Yours: {found - base:+.1f} percentage points."
+
+    base = share(least_recently_used)
+    best = 100 * sum(found_knowing_the_future(prompts, NUM_BLOCKS) for prompts in workloads) / total
+    rows = {
+        "least recently used": [f"{base:.1f} %"],
+        "yours": yours,
+        "farthest next use (knows the future)": [f"{best:.1f} %"],
+    }
+    caption = f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks"
+    return scoreboard(["lost first", "prompt tokens found"], rows, caption)

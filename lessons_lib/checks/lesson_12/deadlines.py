@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
@@ -105,27 +106,18 @@ def _seen(sequence: Sequence, request: Waiting, step: int) -> UnfinishedRequest:
 
 
 def deadline_scoreboard(rule: Rule) -> Table:
-    """The rule next to two simple ones.
+    """Score a function of a list of UnfinishedRequest, called before each step, that returns those to abort."""
 
-    Args:
-        rule: function of a list of UnfinishedRequest, called before each step; returns those to abort.
-    """
-    rows = [[name, *_score(one)] for name, one in (("nothing", nothing), ("those whose deadline has passed", too_late))]
-    try:
-        rows.append(["yours", *_score(rule)])
-        verdict = f"Yours: {rows[-1][1] - rows[1][1]:+} requests, compared with the second rule."
-    except Exception as error:
-        rows.append(["yours", None, None])
-        verdict = f"Your rule raised {type(error).__name__}: {error}"
-    count = len(SEEDS) * NUM_REQUESTS
-    return Table(
-        columns=["given up", "answered in time", "tokens computed for the others"],
-        rows=rows,
-        caption=f"{count} requests in {len(SEEDS)} hidden workloads",
-        verdict=verdict,
+    def score(rule: Rule) -> list[int]:
+        return [sum(found) for found in zip(*(served_in_time(workload(seed), rule) for seed in SEEDS))]
+
+    def yours() -> Scored:
+        mine = score(rule)
+        return mine, f"Yours: {mine[0] - late[0]:+} requests, compared with the second rule."
+
+    late = score(too_late)
+    return scoreboard(
+        ["given up", "answered in time", "tokens computed for the others"],
+        {"nothing": score(nothing), "those whose deadline has passed": late, "yours": yours},
+        f"{len(SEEDS) * NUM_REQUESTS} requests in {len(SEEDS)} hidden workloads",
     )
-
-
-def _score(rule: Rule) -> list[int]:
-    results = [served_in_time(workload(seed), rule) for seed in SEEDS]
-    return [sum(found) for found in zip(*results)]

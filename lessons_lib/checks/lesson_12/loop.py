@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_09.made_up import END, names_of
 from lessons_lib.checks.lesson_12.loop_mistakes import MISTAKES
@@ -205,11 +203,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.1",
     title="the loop that batches",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write the loop for requests that are all there at the start, and print instead of `yield`. Then ask: where "
         "can a new request come in? And what must still run if the reader leaves at your `yield`?",

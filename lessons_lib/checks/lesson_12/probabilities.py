@@ -6,9 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_03.books import counted
 
 HALVES, MIXED = [0.5, 0.3, 0.15, 0.05], [0.15, 0.5, 0.05, 0.3]
@@ -127,8 +125,7 @@ Only `float("-inf")` surely cuts a token: e⁰ is 1, and the logits that stay ma
 - rank
 + rank = torch.arange(logits.shape[-1], device=logits.device)
 + scaled.gather(1, top_k[:, None] - 1)
-or
-~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
+or ~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
 You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
 probability.
 = of_likelier = probabilities.cumsum(dim=-1)
@@ -142,20 +139,17 @@ You subtracted two probabilities from the sum. The tokens before it: `cumsum` mi
 ~ of_likelier >= top_p[:, None] => rank < 0
 The likeliest token always stays: the sum of the tokens before it is 0.
 = of_likelier = probabilities.cumsum(dim=-1).roll(1, dims=-1)
-or
-- of_likelier
+or - of_likelier
 + remove = probabilities.cumsum(dim=-1) >= top_p[:, None] - 1e-6
 + remove[:, 1:] = remove[:, :-1].clone()
 ~ of_likelier >= top_p[:, None] => remove
 That compares each token's own probability with `top_p`. It's the sum of the tokens before it that counts.
 = of_likelier = 1 - probabilities
-or
-~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank > 0)
+or ~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank > 0)
 You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over that.
 = of_likelier = scaled.softmax(dim=-1).cumsum(dim=-1) - scaled.softmax(dim=-1)
 `top_p` is a share of what is left: divide the exponentials by their sum before you compare.
-- probabilities = scaled
-+ probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
+- probabilities = scaled => probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
 You applied `top_p` to probabilities without the temperature. Divide by the temperature first.
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
@@ -164,54 +158,43 @@ Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays
 ~ of_likelier >= top_p[:, None] => (of_likelier >= 1 - top_p[:, None]) & (rank > 0)
 Each row has settings of its own. In your code, those of one row count for another, too.
 ~ temperature[:, None] => temperature[0]
-or
-~ top_k[:, None] => top_k[0]
-or
-~ top_k[:, None] => top_k.max()
-or
-~ top_p[:, None] => top_p[0]
-or
-~ temperature[:, None] => temperature[0]
+or ~ top_k[:, None] => top_k[0]
+or ~ top_k[:, None] => top_k.max()
+or ~ top_p[:, None] => top_p[0]
+or ~ temperature[:, None] => temperature[0]
 ~ top_k[:, None] => top_k[0]
 ~ top_p[:, None] => top_p[0]
 A value per row is [N]. `[:, None]`, or `keepdim=True` in a sum, makes it [N, 1], which broadcasts over [N, vocabulary].
 ~ temperature[:, None] => temperature
-or
-~ top_k[:, None] => top_k
+or ~ top_k[:, None] => top_k
 Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens.
 ~ .softmax(dim=-1) => .softmax(dim=0)
 The sums go along a row: `cumsum(dim=-1)`. Over `dim=0` they go down the columns.
 ~ cumsum(dim=-1) => cumsum(dim=0)
 You applied a softmax to probabilities, but they aren't logits. Apply it once, to logits; then divide by a sum.
 = return probabilities.softmax(dim=-1), tokens
-or
-= return probabilities.masked_fill(probabilities == 0, float("-inf")).softmax(dim=-1), tokens
-or
-= scaled, tokens = (logits.double().softmax(-1) / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+or = return probabilities.masked_fill(probabilities == 0, float("-inf")).softmax(dim=-1), tokens
+or = scaled, tokens = (logits.double().softmax(-1) / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
 The likeliest tokens come first, and they are the ones that stay: `descending=True`.
 ~ descending=True => descending=False
 Your `tokens` are ranks. They should be the tokens at these ranks: the second tensor that `sort` returns.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), rank.expand_as(tokens)
-or
-= return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.argsort(dim=-1)
+or = return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.argsort(dim=-1)
 Return token ids. They are the *second* tensor that `sort` returns; the first has the sorted values.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), scaled
 Of two equally likely tokens, the smaller id comes first, so that a seed gives the same text everywhere: `stable=True`.
 - scaled
 + scaled, tokens = (logits.double() / temperature[:, None]).flip(-1).sort(dim=-1, descending=True, stable=True)
 + tokens = logits.shape[-1] - 1 - tokens
-or
-~ stable=True => stable=False
-or
-~ .sort(dim=-1, descending=True, stable=True) => .topk(logits.shape[-1])
+or ~ stable=True => stable=False
+or ~ .sort(dim=-1, descending=True, stable=True) => .topk(logits.shape[-1])
 With `stable`, `sort` takes its arguments by name: `sort(dim=-1, descending=True, stable=True)`.
 ~ .sort(dim=-1, => .sort(-1,
 NaN comes from ∞ / ∞ or 0 · ∞. `masked_fill` and `softmax` can handle large logits and −∞; `exp` and products can't.
 - probabilities = scaled
 + weights = scaled.exp().masked_fill(rank >= top_k[:, None], 0.0)
 + probabilities = weights / weights.sum(dim=-1, keepdim=True)
-or
-- probabilities = scaled
+or - probabilities = scaled
 + probabilities = (scaled * (rank < top_k[:, None]) - 1e9 * (rank >= top_k[:, None])).softmax(dim=-1)
 Dividing in place changes the caller's logits: `logits / …` makes a new tensor.
 - scaled
@@ -268,11 +251,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.2",
     title="what to draw from",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of the "
         "rank itself, or of a running sum.",

@@ -1,14 +1,12 @@
 """The quiz of lesson 12."""
 
-SLIPS = {
-    "12.a": {
-        4: "A has 17 tokens by then: its second block was allocated for the step that failed.",
-        3: "A and D have more than 16 tokens, so they have two blocks each.",
-        0: "`running.clear()` forgets the sequences, not their blocks.",
-        27: "That many are free.",
-        32: "Only the blocks of the three sequences are lost.",
-    },
-}
+SLIPS = """
+12.a 4: A has 17 tokens by then: its second block was allocated for the step that failed.
+12.a 3: A and D have more than 16 tokens, so they have two blocks each.
+12.a 0: `running.clear()` forgets the sequences, not their blocks.
+12.a 27: That many are free.
+12.a 32: Only the blocks of the three sequences are lost.
+"""
 
 QUIZ = """
 Someone moves `count_launched` into the `try` of `run_step`. Because of a bug, it raises an error halfway. What happens

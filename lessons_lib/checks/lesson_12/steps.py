@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.engine.core import StepFailed
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
@@ -187,28 +186,19 @@ Copying blocks may fail, too: it belongs into the `try`.
 + try:
 +     logits = core.forward(scheduler_output)
 `sample` and `keep_tokens` may fail, too: all four calls belong into the `try`.
-- in_flight =
-+ pass
-- return core.count_launched
-+ in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-+ ...
+- in_flight = => pass
+< return core.count_launched => in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 An error of `count_launched` is a bug of the engine, and no request is to blame. Call it below the `try`.
 - in_flight =
 + in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 + return core.count_launched(scheduler_output, in_flight, logits)
-or
-- return core.count_launched
+or - return core.count_launched
 + try: return core.count_launched(scheduler_output, in_flight, logits)
 + except Exception: return None
 A failed step has no tokens. Raise: what comes after the `except` must not run.
-- raise StepFailed
-+ return None
-or
-- raise StepFailed
-+ return StepFailed(requests or scheduler_output.swapped_out)
-or
-- raise StepFailed
-+ pass
+- raise StepFailed => return None
+or - raise StepFailed => return StepFailed(requests or scheduler_output.swapped_out)
+or - raise StepFailed => pass
 Don't try again: what was allocated for this step isn't in order any more. The core begins again from the tokens.
 - raise StepFailed
 + try:
@@ -219,30 +209,24 @@ Don't try again: what was allocated for this step isn't in order any more. The c
 +     raise StepFailed(requests or scheduler_output.swapped_out) from error
 The callers of these requests get the cause. Raise `StepFailed(requests) from error`, with the error itself.
 ~ from error => from None
-or
-~ from error => from RuntimeError("a step failed")
+or ~ from error => from RuntimeError("a step failed")
 Nothing is scheduled, so the copies have failed. If no request ends, nothing guarantees that the engine ever gets on.
 End those that are swapped out: in `preempted`, with a `swapped` that isn't empty.
 ~ requests or scheduler_output.swapped_out => requests
 Of those preempted, only the ones that are swapped out have blocks to copy: `swapped` isn't empty. The others are
 recomputed.
 ~ requests or scheduler_output.swapped_out => requests or scheduler_output.preempted
-or
-~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
+or ~ scheduler_output.swapped_out => [each for each in scheduler_output.preempted if not each.swapped]
 `StepFailed` takes a list of the requests themselves.
 ~ requests or scheduler_output.swapped_out => *(requests or scheduler_output.swapped_out)
-or
-~ requests or scheduler_output.swapped_out => error
+or ~ requests or scheduler_output.swapped_out => error
 Requests are scheduled, so these end, and what is swapped out is recomputed. It ends only if nothing is scheduled.
 ~ requests or scheduler_output.swapped_out => requests + scheduler_output.swapped_out
-or
-~ requests or scheduler_output.swapped_out => scheduler_output.swapped_out or requests
-or
-~ requests or scheduler_output.swapped_out => requests + scheduler_output.preempted
+or ~ requests or scheduler_output.swapped_out => scheduler_output.swapped_out or requests
+or ~ requests or scheduler_output.swapped_out => requests + scheduler_output.preempted
 No call says which request is to blame, so all that are scheduled end. One that stays could fail each step after it.
 ~ requests or scheduler_output.swapped_out => requests[:1] or scheduler_output.swapped_out
-or
-~ requests or scheduler_output.swapped_out => []
+or ~ requests or scheduler_output.swapped_out => []
 Only scheduled requests were in this step. Others that run begin again from their tokens.
 ~ requests or scheduler_output.swapped_out => core.scheduler.running or scheduler_output.swapped_out
 Copy blocks before the pass: it writes into blocks whose old contents must be saved by then.
@@ -250,9 +234,7 @@ Copy blocks before the pass: it writes into blocks whose old contents must be sa
 + if not requests:
 +     core.copy_blocks(scheduler_output.block_copies)
 +     return None
-- in_flight =
-+ core.copy_blocks(scheduler_output.block_copies)
-+ ...
+< in_flight = => core.copy_blocks(scheduler_output.block_copies)
 Copy the blocks even if nothing is scheduled: the next step may overwrite what they save.
 - core.copy_blocks ... return None
 + if not requests:
@@ -265,10 +247,8 @@ If nothing is scheduled, return None before the model is called.
 `core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
 ~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
 Return what `count_launched` returns: without that call, the next step computes the same tokens again.
-- return core.count_launched
-+ core.count_launched(scheduler_output, in_flight, logits)
-or
-- return core.count_launched
+- return core.count_launched => core.count_launched(scheduler_output, in_flight, logits)
+or - return core.count_launched
 """
 
 
@@ -309,11 +289,9 @@ TASK = Task(
     about={"returned": about_end, CALLED: about_calls},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.3",
     title="a step, whole or failed",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which of the calls can fail because of the model or the memory, so that they belong in the `try`? And if "
         "nothing is scheduled and copying fails: which requests were the copies for?",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, calls, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 Case = tuple[str, tuple[str, ...]]
 
@@ -42,18 +41,15 @@ Nothing is held back. The end of this text may become a stop string: {held!r} is
 ~ return len(text) - held, False => return len(text), False
 Hold back only the longest end of the text that is the beginning of a stop string, not everything.
 ~ return len(text) - held, False => return 0 if stop else len(text), False
-or
-~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=1) - 1), False
-or
-~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=0)), False
+or ~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=1) - 1), False
+or ~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=0)), False
 Of several beginnings that match, hold back the longest: a shorter one would show a part of it.
 ~ held = max( => held = min(
 Not only the first stop string whose beginning matches counts. Look at all, and take the longest.
 - held =
 + found = [[n for n in range(1, len(string)) if text.endswith(string[:n])] for string in stop]
 + held = next((max(each) for each in found if each), 0)
-or
-- held =
+or - held =
 + held = max((n for string in stop[:1] for n in range(1, len(string)) if text.endswith(string[:n])), default=0)
 More than one character may have to be held back: {held!r} is the beginning of a stop string.
 ~ range(1, min(len(string), len(text) + 1)) => range(1, min(2, len(string)))
@@ -64,41 +60,31 @@ The whole text may be the beginning of a stop string.
 A beginning that matches is held back: `string[:n]`. You look for the *ends* of stop strings.
 ~ string[:size] => string[-size:]
 Any letter of a stop string isn't a beginning of it. Only `string[:n]`, at the very end of the text, is held back.
-- held =
-+ held = len(text) - len(text.rstrip("".join(stop))) if "".join(stop) else 0
-or
-~ text.endswith(beginning) => beginning in text
-or
-- held =
-+ held = max((1 for string in stop for letter in string if text.endswith(letter)), default=0)
+- held = => held = len(text) - len(text.rstrip("".join(stop))) if "".join(stop) else 0
+or ~ text.endswith(beginning) => beginning in text
+or - held = => held = max((1 for string in stop for letter in string if text.endswith(letter)), default=0)
 Return how many characters can be shown, not how many are held back.
 ~ return len(text) - held, False => return held, False
 Look for complete stop strings first. If one is in the text, the answer has ended, even if a longer one may have begun.
 - if found:
 + held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
 + if found and not held:
-or
-- if found:
+or - if found:
 + held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
 + if found and len(text) - held >= min(found):
 A stop string may be anywhere in the text, not only at its end.
 = found = [len(text) - len(string) for string in stop if text.endswith(string)]
 A stop string isn't part of the answer: return where it begins.
 ~ text.index(string) for => text.index(string) + len(string) for
-or
-= return len(text), True
+or = return len(text), True
 The answer ends where the *first* stop string in the text begins: the smallest index.
 ~ return min(found), True => return max(found), True
-or
-~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
+or ~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
 The stop string that comes first in the *text* counts, whatever its place in `stop`.
 ~ return min(found), True => return found[0], True
-or
-~ return min(found), True => return found[-1], True
-or
-~ return min(found), True => return text.index(max((s for s in stop if s in text), key=len)), True
-or
-~ return min(found), True => return text.index(min((s for s in stop if s in text), key=len)), True
+or ~ return min(found), True => return found[-1], True
+or ~ return min(found), True => return text.index(max((s for s in stop if s in text), key=len)), True
+or ~ return min(found), True => return text.index(min((s for s in stop if s in text), key=len)), True
 A complete stop string ends the answer: the second value is True.
 ~ return min(found), True => return min(found), False
 The text isn't stopped yet: only the beginning of a stop string is there. The second value is False.
@@ -114,8 +100,7 @@ The length comes first, then whether the text is stopped.
 ~ return len(text) - held, False => return False, len(text) - held
 `find` returns −1 for a stop string that isn't in the text. That isn't an index.
 = found = [text.find(string) for string in stop]
-or
-- if found:
+or - if found:
 + found = [text.find(string) for string in stop]
 + if found and min(found) >= 0:
 `index` raises an error for a stop string that isn't in the text. Ask first: `string in text`.
@@ -131,8 +116,7 @@ Stop strings are plain text, not regular expressions: "." stands for itself.
 + import re
 + found = [m.start() for string in stop if (m := re.search(string.replace("?", "[?]"), text))]
 Return False and the length even if nothing is held back. Your function returns nothing there.
-- return len(text) - held
-+ if held: return len(text) - held, False
+- return len(text) - held => if held: return len(text) - held, False
 """
 
 TASK = Task(
@@ -149,11 +133,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="12.4",
     title="what can be shown (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two questions, one after the other. Is a complete stop string anywhere in the text? If not, does the text end "
         "with the beginning of one?",

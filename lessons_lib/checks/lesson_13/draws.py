@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.measuring.operations import CountOperations
 
 NUM_DRAWS = 8_000
@@ -213,11 +212,9 @@ TASK = Task(
     probes=(never_waits,),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="13.4",
     title="a draw that the CPU doesn't wait for (optional)",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of the "
         "two a row gets is decided at the end, for all rows at once.",

@@ -6,9 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.lesson_13.fake_capture import CHANGES, STRIDED, Bench, CaptureRefused
 
 EQUAL, OTHER, HELD, FREED = map(Shown, ("equal to the first", "another one", "alive", "freed"))
@@ -185,11 +183,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="13.1",
     title="graphs that are never stale",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Imagine every way in which the engine can put something else where the graph reads. For each, what about the "
         "tensors changes: the address, the object, or only the values?",

@@ -1,22 +1,16 @@
 """The quiz of lesson 13."""
 
-SLIPS = {
-    "13.a": {
-        3: "The move of the weights makes all graphs stale.",
-        6: "A size is captured again when a step needs it. No step needs 16 again.",
-        7: "Steps of 3, and later of 2, use the graph of 4: sizes are captured, not steps.",
-    },
-    "13.b": {
-        500: "That is one after the other. While the device computes, the CPU launches the next step.",
-        300: "The device can't start before the CPU has launched the first step.",
-        200: "The device is the slower side here.",
-    },
-    "13.c": {
-        6: "When a request leaves, the rows of those after it move.",
-        0: "Nothing goes wrong before a request leaves that isn't the last of the batch.",
-        1: "D leaves first, as the last of the batch: no row moves.",
-    },
-}
+SLIPS = """
+13.a 3: The move of the weights makes all graphs stale.
+13.a 6: A size is captured again when a step needs it. No step needs 16 again.
+13.a 7: Steps of 3, and later of 2, use the graph of 4: sizes are captured, not steps.
+13.b 500: That is one after the other. While the device computes, the CPU launches the next step.
+13.b 300: The device can't start before the CPU has launched the first step.
+13.b 200: The device is the slower side here.
+13.c 6: When a request leaves, the rows of those after it move.
+13.c 0: Nothing goes wrong before a request leaves that isn't the last of the batch.
+13.c 1: D leaves first, as the last of the batch: no row moves.
+"""
 
 QUIZ = """
 In the last row of the table above, an overlapped step takes 2.1 ms: the CPU works for 1.5 ms of it, and the GPU

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -158,11 +157,9 @@ TASK = Task(
     | {f"{name}.{each}": READ_ONLY for name in "ABCDE" for each in KEPT},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="13.2",
     title="tokens that aren't known yet",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "For each sequence, which of its tokens are scheduled: from which index to which? And how many of them have an "
         "id already?",

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.engine.greedy_loop import GreedyLoop
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
@@ -198,11 +197,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="13.3",
     title="steps that overlap",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and which of "
         "your calls make it wait? And when must it wait?",

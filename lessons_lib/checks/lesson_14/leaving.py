@@ -5,9 +5,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_14.fake_client import SLOW, Case, EngineFailed, FakeClient, FakeRequest, cases, tell
 from lessons_lib.checks.lesson_14.virtual_loop import accident, now, play, settle, started, state_of, until
 
@@ -90,21 +89,18 @@ Nothing else tells that a client leaves: a `send` to one that has left raises no
 + await send_all(add, send)
 + return True
 The one that listens must end the work, whatever it waits for, `send` too: cancel its task.
-- if not sending.done(): ... return False
-+ if not sending.done(): await sending; return False
+- if not sending.done(): ... return False => if not sending.done(): await sending; return False
 A message of another type means nothing, however many come: call `receive` again until “http.disconnect”.
 - while (await receive()) ... pass
 + if (await receive())["type"] != "http.disconnect": await asyncio.get_running_loop().create_future()
 A server has thousands of such clients. `receive` and the stream wake it when there is news: wait for both at once,
 without a timeout.
-- await asyncio.wait(
-+ while not sending.done() and not leaving.done(): await asyncio.sleep(0.01)
+- await asyncio.wait( => while not sending.done() and not leaving.done(): await asyncio.sleep(0.01)
 The client stays, however long the engine takes. When a timeout is over, no client has left.
 ~ FIRST_COMPLETED) => FIRST_COMPLETED, timeout=30)
 A client that stays says nothing more. Wait for the first of the two tasks, not for both.
 ~ FIRST_COMPLETED => FIRST_EXCEPTION
-or
-- sending, leaving = ... await asyncio.gather(
+or - sending, leaving = ... await asyncio.gather(
 + async with await add() as stream:
 +     async for tokens in stream: await send(tokens); await receive()
 + return True
@@ -113,8 +109,7 @@ On a connection that stays open, the listener would take the next request's mess
 - await asyncio.gather(sending, leaving,
 + await asyncio.gather(sending, return_exceptions=True)
 A task doesn't end with the coroutine that waits for it: cancel the work in a `finally`, which every way out passes.
-- sending.cancel() ... await asyncio.gather(
-+ pass
+- sending.cancel() ... await asyncio.gather( => pass
 Every way out must cancel both tasks, your coroutine's own cancellation, too: that's what `finally` is for.
 - try: ... await asyncio.wait(
 + await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -124,24 +119,17 @@ The second cancellation ends your cleanup at its first `await`. Cancel both task
 + leaving.cancel()
 + await asyncio.gather(leaving, return_exceptions=True)
 + sending.cancel()
-or
-- sending.cancel() ... await asyncio.gather(
+or - sending.cancel() ... await asyncio.gather(
 + sending.cancel()
 + await asyncio.gather(sending, return_exceptions=True)
 + leaving.cancel()
 The request is aborted by your cleanup, after an `await` that a second cancellation ends. Abort it where its tokens are
 sent, as `send_all` does.
-- async def wait_until_gone(
-+ streams = []
-+ ...
+< async def wait_until_gone( => streams = []
 ~ send_all(add, send) => no_close(streams, add, send)
-- await asyncio.gather(
-+ ...
-+ for stream in streams: await stream.aclose()
+> await asyncio.gather( => for stream in streams: await stream.aclose()
 Don't swallow `CancelledError`: it is how the server says stop.
-- finally:
-+ except asyncio.CancelledError: return False
-+ finally:
+< finally: => except asyncio.CancelledError: return False
 If you suppress the end of a task that you have cancelled, your own cancellation may be suppressed with it.
 - if not sending.done(): ... return False
 + if not sending.done():
@@ -151,28 +139,19 @@ If you suppress the end of a task that you have cancelled, your own cancellation
 - await asyncio.gather(
 Nothing has cancelled *it*. What you cancel yourself, wait for without letting its end out: ask `task.cancelled()`, or
 `asyncio.gather(…, return_exceptions=True)`.
-- if not sending.done(): ... return False
-+ if not sending.done(): sending.cancel(); await sending
+- if not sending.done(): ... return False => if not sending.done(): sending.cancel(); await sending
 A client that leaves isn't an error: return False.
 ~ return False => raise ConnectionError("gone")
 An exception stays in its task until something asks for it, and `task.result()` raises it.
 - sending.result()
 Only “http.disconnect” says that the client has left. Every error of the work goes on to the caller.
-- finally:
-+ except Exception: return False
-+ finally:
-or
-- finally:
-+ except TimeoutError: return False
-+ finally:
+< finally: => except Exception: return False
+or < finally: => except TimeoutError: return False
 Which of the two ended first, the work or the listening? Ask the work: `task.done()`. True says that all was sent.
 ~ return False => return True
-or
-~ return False => return None
-or
-~ return True => return None
-or
-~ if not sending.done() => if sending.done()
+or ~ return False => return None
+or ~ return True => return None
+or ~ if not sending.done() => if sending.done()
 The stream is there, and nothing closes it, because `add` is in a task of its own: yours may be stopped before the `try`
 whose `finally` calls `aclose`. Let one task do both, as `send_all` does.
 - sending, leaving = ... if not sending.done():
@@ -211,11 +190,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.3",
     title="a client that leaves",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place only. "

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, play, settle
 
 WAIT = (
@@ -167,11 +166,9 @@ Nothing wakes the reader: `put` has to set the event.
 - self._has_news.set()
 + self._items.append(item)
 A reader that waits must hear of the end: `close` has to set the event, too.
-- self.is_closed = True ... self._has_news.set()
-+ self.is_closed = True
+- self.is_closed = True ... self._has_news.set() => self.is_closed = True
 `put` and `close` look at `is_closed`, and so does the owner: set it in `close`.
-- self.is_closed = True ... self._has_news.set()
-+ self._has_news.set()
+- self.is_closed = True ... self._has_news.set() => self._has_news.set()
 After `close`, nothing is added: the reader was told that nothing follows.
 - if not self.is_closed: ... self._has_news.set()
 + self._items.append(item)
@@ -191,29 +188,23 @@ First in, first out: the order of the tokens is the text.
 The producer must never wait for a reader, so it has nothing to await: `def put`, not `async def put`.
 ~ def put => async def put
 Take *all* that have arrived. A reader that takes one at a time falls further and further behind.
-- items, self._items = ... return items
-+ return [self._items.pop(0)] if self._items else []
+- items, self._items = ... return items => return [self._items.pop(0)] if self._items else []
 Closed and empty, `take` returns `[]`: the reader's `while` ends with an empty list, not with None.
 ~ return items => return items or None
 An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
 - while not self._items ... await self._has_news.wait()
-or
-- while not self._items ... await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait()
 + if not self._items and not self.is_closed:
 +     self._has_news.clear()
 +     try: await asyncio.wait_for(self._has_news.wait(), 5)
 +     except TimeoutError: pass
 The event is still set from the first item. Clear it before you wait, and look at the items in a `while`: an event says
 that there may be news, not that there is.
-- while not self._items ... await self._has_news.wait()
-+ await self._has_news.wait()
+- while not self._items ... await self._has_news.wait() => await self._has_news.wait()
 Was the event cleared after the item had come? Then the news is lost. Clear it only while there are no items, right
 before you wait.
-- while not self._items ... await self._has_news.wait()
-+ self._has_news.clear(); await self._has_news.wait()
-or
-- while not self._items ... await self._has_news.wait()
-+ await self._has_news.wait(); self._has_news.clear()
+- while not self._items ... await self._has_news.wait() => self._has_news.clear(); await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait() => await self._has_news.wait(); self._has_news.clear()
 Nothing follows, so the reader must not wait any more: look at `is_closed` before each wait.
 ~ while not self._items and not self.is_closed => while not self._items
 What is in the mailbox when it is closed can still be taken: `close` drops nothing, and `take` looks at the items before
@@ -221,9 +212,7 @@ What is in the mailbox when it is closed can still be taken: `close` drops nothi
 ~ self.is_closed = True => self._items, self.is_closed = [], True
 The last tokens and the end come together. [] says that nothing follows, so it may come only when the mailbox is closed
 *and* empty. What does your code look at first when it wakes up?
-- await self._has_news.wait()
-+ ...
-+ if self.is_closed: return []
+> await self._has_news.wait() => if self.is_closed: return []
 A mailbox that waits for the end isn't a stream: return what is there, without waiting for `close`.
 ~ while not self._items and not self.is_closed => while not self.is_closed
 What was taken is gone, also if the reader had to wait for it: the next call returns only what has arrived since.
@@ -238,14 +227,12 @@ An answer may have the same token twice in a row. Each item counts, also those t
 ~ return items => return list(dict.fromkeys(items))
 An item may be anything: 0, None, an empty string. Ask whether there are items, not whether they are true.
 ~ not self._items and => not any(self._items) and
-or
-~ return items => return [item for item in items if item]
+or ~ return items => return [item for item in items if item]
 Don't catch `CancelledError`: the caller wants the reader to stop.
 - await self._has_news.wait()
 + try: await self._has_news.wait()
 + except asyncio.CancelledError: return []
-or
-- await self._has_news.wait()
+or - await self._has_news.wait()
 + try: await self._has_news.wait()
 + except asyncio.CancelledError: pass
 Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`.
@@ -281,11 +268,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.1",
     title="the mailbox of a stream",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "An event says that there may be news, not what it is. Items stay in the list until the reader itself takes "

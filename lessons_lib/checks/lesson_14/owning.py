@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
 from lessons_lib.checks.lesson_14.virtual_loop import accident, play, settle, started, state_of
 
@@ -131,8 +131,7 @@ While the turn ran, commands arrived. Look into the mailbox before every turn, n
 A turn gets a list of commands. `take` returns one already: pass it on as it is.
 ~ engine.turn, arrived) => engine.turn, *arrived)
 Each command is carried out once: a turn gets what has arrived since the last one. Start each turn with a new list.
-- arrived =
-+ arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
+- arrived = => arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
 What `take` has returned is no longer in the mailbox. Give it to the next turn, also if you only waited for it.
 - arrived =
 + if not engine.open: await commands.take()
@@ -153,15 +152,10 @@ An engine that has failed can't go on, and its readers must hear of it. Let the 
 - deliver(
 + try: DELIVER
 + except RuntimeError: continue
-or
-- finally:
-+ except Exception: pass
-+ finally:
+or < finally: => except Exception: pass
 Don't swallow `CancelledError`, which is how the server says stop, nor any other exception: `finally` lets them pass,
 unless there is a `return` in it.
-- finally:
-+ except BaseException: pass
-+ finally:
+< finally: => except BaseException: pass
 A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
 - arrived = ... deliver(
 + try:
@@ -170,12 +164,9 @@ A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
 + except asyncio.CancelledError: continue
 The second cancellation hits the `await` of your cleanup, and what follows it isn't done. Wait there without one: which
 call in the cell above the exercise blocks until the thread has come back?
-- executor.shutdown(wait=True)
-+ await asyncio.to_thread(executor.shutdown)
+- executor.shutdown(wait=True) => await asyncio.to_thread(executor.shutdown)
 `is_closed` of the mailbox ends the loop, not an empty list: nothing may have arrived while requests are open.
-- if arrived or engine.open:
-+ if not arrived: break
-+ ...
+< if arrived or engine.open: => if not arrived: break
 """
 
 TASK = Task(
@@ -196,11 +187,9 @@ TASK = Task(
     enough=6,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="14.2",
     title="the owner's loop",
-    reference=TASK.reference,
-    test=TASK,
     time_limit=1.5,
     hints=(
         "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the thread "

@@ -1,15 +1,11 @@
 """The quiz of lesson 14."""
 
-SLIPS = {
-    "14.a": {
-        12: "The event loop is free during the break, but the engine isn't driven by it. Who calls its `step`?",
-        0: "Both requests are in the engine: each step computes a token for C, too.",
-    },
-    "14.b": {
-        368: "That is when the last round starts. The last request came after 8 rounds already: it waits for 15.",
-        384: "That is when everything has ended. The last request waits for its first token, from its arrival on.",
-    },
-}
+SLIPS = """
+14.a 12: The event loop is free during the break, but the engine isn't driven by it. Who calls its `step`?
+14.a 0: Both requests are in the engine: each step computes a token for C, too.
+14.b 368: That is when the last round starts. The last request came after 8 rounds already: it waits for 15.
+14.b 384: That is when everything has ended. The last request waits for its first token, from its arrival on.
+"""
 
 QUIZ = """
 A reader is slow: its mailbox holds 40 tokens. What should the engine do?

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis import Shown
 from lessons_lib.checks.exercise import Mistake, short
 
 MOST_ROUNDS = 2_000  # of the loop without any time passing

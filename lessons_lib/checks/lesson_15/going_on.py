@@ -4,32 +4,26 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.diagnosis.watching import frozen
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, frozen, mistakes
 
 Case = tuple[dict[str, Any], list[int]]
 OLD = "output_token_ids"
+OTHERS = ("temperature", "seed", "stop", "ignore_eos", "logprobs", "top_k", "priority")
 
 
 def cases() -> Iterator[Case]:
     """Smallest first: the request's fields beside the prompt, and the tokens."""
-    ten, rich = {"max_tokens": 10}, {"max_tokens": 10, "temperature": 0.8, "seed": 4, "stop": ["the end"]}
+    three, five, ten = ({"max_tokens": limit} for limit in (3, 5, 10))
     for fields, token_ids in (
-        (ten, [8, 9]), (ten, []), (ten, [8]), (rich, [8, 9]), (rich, []),
-        (ten | {OLD: [8, 9]}, [3, 2]), (ten | {OLD: [8, 9]}, []), (ten | {OLD: [7, 8]}, [7, 8]),
-        (ten | {OLD: None}, [8, 9]), (ten | {OLD: None}, []), (ten | {OLD: []}, [8]),
-        ({"max_tokens": 3}, [8, 9, 8]), ({"max_tokens": 1}, [8]), ({"max_tokens": 5, OLD: [1, 2, 3]}, [8, 9]),
-        ({"max_tokens": 3, OLD: [1, 2, 3]}, []), ({"max_tokens": 3}, [8, 9]), ({"max_tokens": 4}, [8]),
-        ({"max_tokens": 5, OLD: [1, 2]}, [8, 9]), ({"max_tokens": 2, OLD: None}, [8, 9]),
-        (ten | {"frequency_penalty": 0.5, "user": "x", "min_tokens": 3}, [0, 0]),
+        (ten, []), (ten | {"temperature": 0.8, "seed": 4, "stop": ["the end"]}, [8, 9]),
+        (ten | {OLD: [8, 9]}, [3, 2]), (ten | {OLD: [8, 9]}, []), (ten | {OLD: [7, 8]}, [7, 8]), (three, [8, 9, 8]),
+        (five | {OLD: [1, 2, 3]}, [8, 9]), (three | {OLD: [1, 2, 3]}, []), (three, [8, 9]), (ten | {OLD: None}, [8]),
         (ten | {"temperature": 0.0, "seed": 0, "ignore_eos": False, "stop": None}, [7]),
     ):  # fmt: skip
         yield {"prompt": [5, 6, 7], **fields}, token_ids
     draw = Random(2)
     for _ in range(25):
-        extras = {name: draw.randrange(3) for name in ("seed", "logprobs", "top_k", "priority") if draw.random() < 0.4}
+        extras = {name: draw.randrange(3) for name in OTHERS[:4] if draw.random() < 0.4}
         earlier = {OLD: [draw.randrange(9) for _ in range(draw.randrange(4))]} if draw.random() < 0.6 else {}
         request = {"prompt": [draw.randrange(9) for _ in range(draw.randint(1, 6))], "max_tokens": draw.randint(3, 8)}
         yield {**request, **extras, **earlier}, [draw.randrange(9) for _ in range(draw.randrange(5))]
@@ -90,30 +84,9 @@ def facts(case: Case) -> dict[str, Any]:
 
 
 MISTAKES = """
-As part of the prompt, these tokens don't count as generated: the seed starts again with its first random number,
-penalties don't see them, and a stop string that began before the cut isn't found.
-- return {
-+ return {**request, "prompt": request["prompt"] + token_ids}
-or
-- return {
-+ return {**request, "prompt": [*request["prompt"], *token_ids], "max_tokens": request["max_tokens"] - len(token_ids)}
-or
-~ {**request, => {**request, "prompt": request["prompt"] + output_token_ids,
-`max_tokens` limits the whole completion, and tokens in `output_token_ids` count. Leave it as it is.
-~ {**request, => {**request, "max_tokens": request["max_tokens"] - len(token_ids),
 Without `output_token_ids` the next replica begins again, and the reader gets the beginning twice. (`extend` returns
 None.)
-- return {
-+ return dict(request)
-or
-- return {
-+ return {**request, "output_token_ids": None}
-All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one.
-~ {**request, => {"prompt": request["prompt"], "max_tokens": request["max_tokens"],
-or
-~ {**request, => {**{name: request[name] for name in ("prompt", "max_tokens", "seed", "stop") if name in request},
-or
-~ {**request, => {**{name: value for name, value in request.items() if value},
+- return { => return dict(request)
 `{earlier}` came before this request, and these tokens belong to the completion, too. The completion so far is `{all}`.
 = output_token_ids = list(token_ids)
 The field `output_token_ids` already has `{earlier}`. The tokens received since then are missing.
@@ -128,16 +101,11 @@ A model may generate the same token twice in a row. All of `{new}` are new: drop
 = output_token_ids = list(dict.fromkeys([*(request.get("output_token_ids") or ()), *token_ids]))
 The field may be missing: `request["output_token_ids"]` raises KeyError then, and `request.get(...)` returns None.
 = output_token_ids = [*request["output_token_ids"], *token_ids]
-or
-= output_token_ids = request.get("output_token_ids") + token_ids
+or = output_token_ids = request.get("output_token_ids") + token_ids
 `"output_token_ids": None` means the same as a missing field. `get(name, default)` returns None then, not the default.
 = output_token_ids = [*request.get("output_token_ids", ()), *token_ids]
-or
-= output_token_ids = request.get("output_token_ids", []) + token_ids
+or = output_token_ids = request.get("output_token_ids", []) + token_ids
 The completion has all of its {limit} tokens, so nothing is left to generate: return None.
-- if len(output_token_ids)
-- return None
-or
 ~ >= request["max_tokens"] => > request["max_tokens"]
 The completion has fewer than {limit} tokens. The prompt doesn't count.
 ~ len(output_token_ids) >= => len(request["prompt"]) + len(output_token_ids) >=
@@ -145,11 +113,9 @@ The completion has `{all}`, fewer than {limit} tokens, so the rest is still aske
 ~ >= request["max_tokens"] => + 1 >= request["max_tokens"]
 `max_tokens` limits the whole completion: `{earlier}` from before this request and `{new}` make all {limit}.
 ~ len(output_token_ids) >= => len(token_ids) >=
-or
-~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
+or ~ if len(output_token_ids) >= => if token_ids and len(output_token_ids) >=
 Your function returns None although tokens are missing. Is a `return` missing? (`update` and `append` return None, too.)
 - return {
-+ pass
 A replica may be lost before its first token. The next one then gets the request as it was, in a new dict.
 ~ if len(output_token_ids) => if not token_ids or len(output_token_ids)
 A new dict is expected, also if no token came: a change of one would change the other.
@@ -165,21 +131,16 @@ change it. Make a new list, `[*old, *token_ids]`.
 + output_token_ids += token_ids
 Your request contains one of the caller's own lists, so both grow together. It needs a list of its own.
 = output_token_ids = request["output_token_ids"] + token_ids if request.get("output_token_ids") else token_ids
-or
-- output_token_ids =
-+ if not token_ids: return dict(request)
-+ ...
+or < output_token_ids = => if not token_ids: return dict(request)
 A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
 ~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
-`output_token_ids` is the only new field. A server refuses fields that it doesn't know.
-~ {**request, => {**request, "attempt": 2,
-or
-~ "output_token_ids": output_token_ids => "output_ids": output_token_ids
 If no token is missing, return None and nothing else.
 ~ return None => return {}
-or
-~ return None => return request
+or ~ return None => return request
 """
+GO_ALONG = (
+    "All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one."
+)
 
 TASK = Task(
     reference="lessons_lib.serving.failover:request_to_go_on",
@@ -189,12 +150,16 @@ TASK = Task(
     smaller=smaller,
     known=mistakes(MISTAKES),
     facts=facts,
-    about={
+    about=dict.fromkeys(OTHERS, GO_ALONG)
+    | {
         "returned": "A new dict, from the request and the new tokens; None if all `max_tokens` tokens are there.",
-        "prompt": "The prompt stays as it is. In it, tokens wouldn't count as generated.",
-        "max_tokens": "`max_tokens` limits the whole completion, and `output_token_ids` count. It stays as it is.",
+        "prompt": "As part of the prompt, these tokens don't count as generated: the seed starts again with its first "
+        "random number, penalties don't see them, and a stop string that began before the cut isn't found.",
+        "max_tokens": "`max_tokens` limits the whole completion, and tokens in `output_token_ids` count. Leave it as "
+        "it is.",
+        "the list of fields that `request` doesn't have": "`output_token_ids` is the only new field. A server refuses "
+        "fields that it doesn't know.",
         OLD: "A list of the tokens of the completion so far: first those that `request` has, then the new ones.",
-        "seed": "The same seed: the next random number depends on it and on how many tokens the completion has.",
         "raised ValueError": "If no token is missing, return None.",
         "raised KeyError": "`request` need not have this field. It always has `prompt` and `max_tokens`.",
         "raised TypeError": "Is something None? `request.get(name) or []` is a list if a field is missing or None. "
@@ -202,11 +167,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="15.2",
     title="a stream that goes on",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Answer two questions in this order. Which tokens does the completion have in all? And is it complete?",
         'The new request differs from the old one in one field only: `{**request, "name": value}` is a copy of a '

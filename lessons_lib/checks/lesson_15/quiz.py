@@ -1,25 +1,19 @@
 """The quiz of lesson 15."""
 
-SLIPS = {
-    "15.a": {
-        640: "That is with both turns before it in one cache. The turn just before went to the other replica.",
-        0: "Turns 1, 3 and 5 all go to replica 0, and turns 2 and 4 to replica 1.",
-        24: "That is blocks. A block has 16 tokens.",
-        192: "The fifth prompt finds the third in the cache. Do the third and the fourth find nothing?",
-        960: "That is all prompt tokens. The new ones of a turn can't be in a cache.",
-    },
-    "15.b": {
-        4: "The model sees the same tokens. But what counts as generated is no longer the same.",
-        3: "One of the other three goes on, but isn't the same. What counts as generated tokens now?",
-        2: "Take the seed: which random number does the eleventh token get now?",
-        0: "Greedy tokens depend on nothing but the tokens before them.",
-    },
-    "15.c": {
-        19: "15 + 4 would need a least loaded replica with 15 requests, and all four replicas have 15 together.",
-        6: "And the new one.",
-        5: "The limit is about the load before the new request, above the least loaded replica's, which isn't 0.",
-    },
-}
+SLIPS = """
+15.a 640: That is with both turns before it in one cache. The turn just before went to the other replica.
+15.a 0: Turns 1, 3 and 5 all go to replica 0, and turns 2 and 4 to replica 1.
+15.a 24: That is blocks. A block has 16 tokens.
+15.a 192: The fifth prompt finds the third in the cache. Do the third and the fourth find nothing?
+15.a 960: That is all prompt tokens. The new ones of a turn can't be in a cache.
+15.b 4: The model sees the same tokens. But what counts as generated is no longer the same.
+15.b 3: One of the other three goes on, but isn't the same. What counts as generated tokens now?
+15.b 2: Take the seed: which random number does the eleventh token get now?
+15.b 0: Greedy tokens depend on nothing but the tokens before them.
+15.c 19: 15 + 4 would need a least loaded replica with 15 requests, and all four replicas have 15 together.
+15.c 6: And the new one.
+15.c 5: The limit is about the load before the new request, above the least loaded replica's, which isn't 0.
+"""
 
 QUIZ = """
 Four replicas, prefix affinity, limit 8. All requests begin with the same long instructions, and one replica often has

@@ -1,10 +1,10 @@
 """The stretch task of lesson 15: a routing rule, scored on conversations that the learner hasn't seen."""
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
-from lessons_lib.measuring.routing_simulation import RoutingResult, chat_prompts, simulate_routing
+from lessons_lib.checks.scoreboards import Scored, scoreboard
+from lessons_lib.measuring.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.serving.router import PrefixAffinity
 from lessons_lib.viz.tables.table import Table
 
@@ -28,43 +28,24 @@ class _Rule:
         return int(chosen)
 
 
-@cache
-def _prompts(seed: int) -> list[list[int]]:
-    return chat_prompts(seed=seed)
-
-
-def routing_scores(policy: Any) -> list[RoutingResult]:
-    """What a policy achieves on the hidden conversations."""
-    return [simulate_routing(_prompts(seed), policy, NUM_REPLICAS) for seed in SEEDS]
+def _scores(policy: Any) -> tuple[float, int]:
+    """(the share of prompt tokens found in a cache, the highest load), on the hidden conversations."""
+    results = [simulate_routing(chat_prompts(seed=seed), policy, NUM_REPLICAS) for seed in SEEDS]
+    share = sum(result.cached_tokens for result in results) / sum(result.prompt_tokens for result in results)
+    return share, max(result.highest_load for result in results)
 
 
 def routing_scoreboard(rule: Callable[..., Any]) -> Table:
-    """The rule next to the reference.
+    """Score a rule (block_hashes, replicas) -> index."""
+    reference, highest = _scores(REFERENCE)
 
-    Args:
-        rule: function (block_hashes, replicas) -> index.
-    """
-    rows, verdict = [], ""
-    reference = None
-    for name, policy in ((f"{REFERENCE.name}, limit {REFERENCE.imbalance_limit}", REFERENCE), ("yours", _Rule(rule))):
-        try:
-            results = routing_scores(policy)
-        except Exception as error:
-            rows.append([name, "–", "–"])
-            verdict = f"Your rule raised {type(error).__name__}: {error}"
-            break
-        share = sum(result.cached_tokens for result in results) / sum(result.prompt_tokens for result in results)
-        highest = max(result.highest_load for result in results)
-        rows.append([name, f"{share:.1%}", highest])
-        if reference is None:
-            reference = share
-        elif highest > HIGHEST_LOAD:
-            verdict = f"One replica served {highest} requests at a time. {HIGHEST_LOAD} are allowed."
-        else:
-            verdict = f"{100 * (share - reference):+.1f} percentage points."
-    return Table(
-        columns=["rule", "prompt tokens found", "highest load"],
-        rows=rows,
-        caption=f"{NUM_REPLICAS} replicas, {len(SEEDS)} hidden workloads",
-        verdict=verdict,
-    )
+    def yours() -> Scored:
+        share, load = _scores(_Rule(rule))
+        verdict = f"{100 * (share - reference):+.1f} percentage points."
+        if load > HIGHEST_LOAD:
+            verdict = f"One replica served {load} requests at a time. {HIGHEST_LOAD} are allowed."
+        return [f"{share:.1%}", load], verdict
+
+    rows = {f"{REFERENCE.name}, limit {REFERENCE.imbalance_limit}": [f"{reference:.1%}", highest], "yours": yours}
+    caption = f"{NUM_REPLICAS} replicas, {len(SEEDS)} hidden workloads"
+    return scoreboard(["rule", "prompt tokens found", "highest load"], rows, caption)

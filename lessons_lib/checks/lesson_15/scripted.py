@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lessons_lib.checks.diagnosis.telling import Shown
+from lessons_lib.checks.diagnosis import Shown
 from lessons_lib.checks.exercise import short
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 

@@ -5,9 +5,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
 
 
 class Case(NamedTuple):
@@ -105,15 +103,13 @@ MISTAKES = """
 A weight is [outputs, inputs], so the outputs are its *rows* in memory: `weight[...]` for colwise, `weight[:, ...]` for
 rowwise. The names come from x @ W, where W is the transposed weight.
 ~ "colwise" => "rowwise"
-or
-~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
+or ~ 0 if cut == "colwise" else 1 => 1 if cut == "colwise" else 0
 ~ weight[own].clone(), None if bias is None => weight[:, own].clone(), None if bias is None
 ~ weight[:, own].clone(), None if bias is None or => weight[own].clone(), None if bias is None or
 Both cuts give you the same part. `cut`, "colwise" or "rowwise", says which side to divide: the outputs for colwise,
 the inputs for rowwise.
 ~ cut == "colwise" => True
-or
-~ cut == "colwise" => False
+or ~ cut == "colwise" => False
 `F.linear` transposes the weight itself: a part stays [outputs, inputs].
 ~ weight[own].clone() => weight[own].T.clone()
 ~ weight[:, own].clone() => weight[:, own].T.clone()
@@ -121,9 +117,7 @@ or
 ~ weight[own].clone() => weight.split(world_size, 0)[rank].clone()
 ~ weight[:, own].clone() => weight.split(world_size, 1)[rank].clone()
 The number of parts is `world_size`; yours is always 2.
-- size, rest
-+ rank, world_size = rank % 2, 2
-+ ...
+< size, rest => rank, world_size = rank % 2, 2
 `bias` is None if the layer has none. Then the part has none either: return None for it.
 ~ None if bias is None else bias[own] => bias[own]
 ~ None if bias is None or rank > 0 else => None if rank > 0 else
@@ -168,11 +162,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="16.1",
     title="the two cuts of a matrix",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write down the shapes for a weight of [4, 6] and two processes, and multiply by an x of six elements. "
         "Then do it once more with a bias of four ones: where does a 2 come out?",

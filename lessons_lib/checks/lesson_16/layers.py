@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, kind, mistakes
 from lessons_lib.checks.diagnosis.kernels import near
-from lessons_lib.checks.diagnosis.telling import Shown, kind
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_16.together import together
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.serving.tensor_parallel import CUTS
@@ -212,13 +211,9 @@ A module's weight and bias must be Parameters: `torch.nn.Parameter(weight, requi
 ~ torch.nn.Parameter(weight, requires_grad=False) => weight
 Attention and the MLP each end with a sum over all processes, and the norm before the MLP needs the whole result of
 attention: one sum isn't enough. (In the layer's output, the residual would count for every process.)
-- for linear in second:
-+ for linear in second[:1]:
-or
-- for linear in second:
-+ for linear in second[1:]:
-or
-- for linear in second:
+- for linear in second: => for linear in second[:1]:
+or - for linear in second: => for linear in second[1:]:
+or - for linear in second:
 - linear.register_forward_hook
 + layer.register_forward_hook(lambda module, inputs, output: all_reduce(output))
 A matrix returns a tensor, so a hook on it returns a tensor, too, and no tuple.
@@ -234,8 +229,7 @@ What a hook returns takes the place of the module's output. Yours returns None, 
 ~ all_reduce(output) => all_reduce(output) is None or None
 A hook is called with three arguments: the module, its inputs, and its output.
 ~ lambda module, inputs, output => lambda module, output
-or
-~ lambda module, inputs, output: all_reduce(output) => all_reduce
+or ~ lambda module, inputs, output: all_reduce(output) => all_reduce
 `self_attn` returns a tuple, the result and the attention weights, and the layer takes the first. A hook on it must
 return a tuple of two as well.
 - for linear in second:
@@ -304,11 +298,9 @@ TASK = Task(
     about=dict(about()),
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="16.3",
     title="a layer in parts",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Go through the two formulas from the inside out. For each matrix: is its input whole in every process, or "
         "does each process have only its own part? And is its output complete, or a part of a sum?",

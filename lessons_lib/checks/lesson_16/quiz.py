@@ -1,20 +1,16 @@
 """The quiz of lesson 16."""
 
-SLIPS = {
-    "16.a": {
-        1.13: "That is the ratio of the large model. Start from the small one's 3.21 ms.",
-        1.01: "That leaves out the sums: 48 of them take 0.34 ms.",
-        0.96: "A layer has two sums, one after attention and one after the MLP.",
-        0.94: "That compares with one GPU. Two replicas take 3.10 ms for a step.",
-        1.1: "The other way round: tokens per second are one over the time.",
-    },
-    "16.b": {
-        2: "That is one of the two steps.",
-        6: "Those are all arrows of one step, from three workers.",
-        12: "Those are the arrows of all three workers.",
-        9: "That is three whole tensors. A worker sends only parts.",
-    },
-}
+SLIPS = """
+16.a 1.13: That is the ratio of the large model. Start from the small one's 3.21 ms.
+16.a 1.01: That leaves out the sums: 48 of them take 0.34 ms.
+16.a 0.96: A layer has two sums, one after attention and one after the MLP.
+16.a 0.94: That compares with one GPU. Two replicas take 3.10 ms for a step.
+16.a 1.1: The other way round: tokens per second are one over the time.
+16.b 2: That is one of the two steps.
+16.b 6: Those are all arrows of one step, from three workers.
+16.b 12: Those are the arrows of all three workers.
+16.b 9: That is three whole tensors. A worker sends only parts.
+"""
 
 QUIZ = """
 An MLP computes down(silu(gate(x)) * up(x)). A colleague cuts all three matrices by columns, over two processes. What

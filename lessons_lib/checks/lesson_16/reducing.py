@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, brief, kind, mistakes, same
 from lessons_lib.checks.diagnosis.kernels import near
-from lessons_lib.checks.diagnosis.telling import Shown, brief, kind
-from lessons_lib.checks.diagnosis.watching import same
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_16.together import keyed, together
 
 SENT = "the number of elements that the workers send, in order of rank,"
@@ -144,13 +142,11 @@ That is the mean: the sum is wanted.
 N, here {N}, needn't divide n, here {n}. `torch.chunk` may return fewer than N parts; `tensor_split` returns N, some of
 them shorter or empty.
 ~ tensor_split(size) => chunk(size)
-or
-= parts = list(tensor.flatten().split(-(-tensor.numel() // size)))
+or = parts = list(tensor.flatten().split(-(-tensor.numel() // size)))
 N, here {N}, needn't divide n, here {n}. With n // N elements each, the last ones are in no part: parts may differ by
 one in length.
 = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
-or
-= parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
+or = parts = [tensor.flatten()[i * (tensor.numel() // size) :][: tensor.numel() // size] for i in range(size)]
 = return torch.cat([*parts, tensor.flatten()[tensor.numel() // size * size :]]).view(tensor.shape)
 """
 
@@ -224,11 +220,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="16.2",
     title="the sum over all workers",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two workers first. Each sends half of its tensor and gets half of the other's. What can it compute then, "
         "and what does it lack? Now the same with three workers and thirds.",

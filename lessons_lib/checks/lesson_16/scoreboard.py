@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from lessons_lib.checks.scoreboards import Scored, scoreboard
 from lessons_lib.serving.all_reduce import all_reduce as ring
 from lessons_lib.serving.workers import Worker, run_workers
 from lessons_lib.viz.tables.table import Table
@@ -54,9 +55,6 @@ def straight_to_the_owner(tensor: torch.Tensor, worker: Any) -> torch.Tensor:
     return torch.cat(parts).view(tensor.shape)
 
 
-BASELINES = {"the ring": ring, "each part straight to its owner": straight_to_the_owner}
-
-
 def microseconds(function: Callable[..., torch.Tensor], num_elements: int, world_size: int = WORLD_SIZE) -> float:
     """The time until the last worker has the sum.
 
@@ -83,27 +81,22 @@ def microseconds(function: Callable[..., torch.Tensor], num_elements: int, world
 
 
 def all_reduce_scoreboard(function: Callable[..., torch.Tensor]) -> Table:
-    """The function next to the ring, and to the way without one.
+    """Score a function (tensor, worker) -> the sum, as in 16.2, next to the ring and to the way without one."""
+    baselines = {"the ring": ring, "each part straight to its owner": straight_to_the_owner}
+    known = {name: [microseconds(way, size) for size in SIZES.values()] for name, way in baselines.items()}
 
-    Args:
-        function: (tensor, worker) -> the sum, as in 16.2.
-    """
-    known = {name: [microseconds(baseline, size) for size in SIZES.values()] for name, baseline in BASELINES.items()}
-    rows = [[name, *(f"{time:,.0f} µs" for time in times)] for name, times in known.items()]
-    reference = [min(times) for times in zip(*known.values())]
-    try:
-        yours = [microseconds(function, size) for size in SIZES.values()]
-    except Exception as error:
-        rows.append(["yours", *("–" for _ in SIZES)])
-        verdict = f"Yours raised {type(error).__name__}: {error}"
-    else:
-        rows.append(["yours", *(f"{time:,.0f} µs" for time in yours)])
-        ratios = (f"{name}: {before / after:.1f} times as fast" for name, before, after in zip(SIZES, reference, yours))
-        verdict = f"Yours against the faster of the two: {', '.join(ratios)}."
-    return Table(
-        columns=["", *SIZES],
-        rows=rows,
-        caption=f"{WORLD_SIZE} workers; simulated: a message costs its sender {START:.0f} µs and its bytes at "
-        f"{BANDWIDTH / 1e3:.0f} GB/s, and arrives {ARRIVE:.0f} µs later.",
-        verdict=verdict,
+    def cells(times: list[float]) -> list[str]:
+        return [f"{time:,.0f} µs" for time in times]
+
+    def yours() -> Scored:
+        times = [microseconds(function, size) for size in SIZES.values()]
+        pairs = zip(SIZES, zip(*known.values()), times)
+        ratios = (f"{name}: {min(before) / after:.1f} times as fast" for name, before, after in pairs)
+        return cells(times), f"Yours against the faster of the two: {', '.join(ratios)}."
+
+    caption = f"{WORLD_SIZE} workers; simulated: a message costs its sender {START:.0f} µs and its bytes at "
+    return scoreboard(
+        ["", *SIZES],
+        {**{name: cells(times) for name, times in known.items()}, "yours": yours},
+        f"{caption}{BANDWIDTH / 1e3:.0f} GB/s, and arrives {ARRIVE:.0f} µs later.",
     )

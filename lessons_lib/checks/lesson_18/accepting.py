@@ -6,9 +6,8 @@ from math import isfinite
 from random import getstate
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.diagnosis.telling import Shown
-from lessons_lib.checks.exercise import Exercise, Mistake
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake
 
 MOST_WAYS = 3000
 
@@ -125,31 +124,24 @@ You accept every guess. Those that the draft draws more often than the model wou
 The share of q(x) that is needed is p(x) / q(x): then x comes with q(x) · p(x) / q(x) = p(x). You take another one.
 ~ p[guess] / q[guess] => p[guess] / (p[guess] + q[guess])
 Each guess needs one coin. A second one changes its probability.
-- if not coin
-+ if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
-or
-- if not coin
-+ if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
+- if not coin => if not coin(min(1.0, p[guess] / q[guess])) or not coin(min(1.0, p[guess] / q[guess])):
+or - if not coin => if not coin(min(1.0, p[guess] / q[guess])) and not coin(min(1.0, p[guess] / q[guess])):
 A guess is judged only if those before it were accepted, so its own p(x) / q(x) counts, not their product.
 - for place, (guess, q, p)
 + ratio = 1.0
 + ...
 +     ratio *= min(1.0, p[guess] / q[guess])
 ~ coin(min(1.0, p[guess] / q[guess])) => coin(ratio)
-or
-- for place, (guess, q, p)
+or - for place, (guess, q, p)
 + ratio = 1.0
 + ...
 +     ratio *= p[guess] / q[guess]
 ~ coin(min(1.0, p[guess] / q[guess])) => coin(min(1.0, ratio))
 The weights after a refusal are what is missing of each token: the *difference* p - q where that is above 0.
 ~ max(0.0, ours - theirs) => ours / theirs if theirs else 0.0
-or
-~ max(0.0, ours - theirs) => ours / theirs
-or
-~ max(0.0, ours - theirs) => ours if ours > theirs else 0.0
-or
-~ max(0.0, ours - theirs) => min(ours, theirs)
+or ~ max(0.0, ours - theirs) => ours / theirs
+or ~ max(0.0, ours - theirs) => ours if ours > theirs else 0.0
+or ~ max(0.0, ours - theirs) => min(ours, theirs)
 After a refusal, draw in the refused place, from max(0, p - q). The last row of `probs` is for k accepted guesses.
 ~ choose([max(0.0, ours - theirs) for ours, theirs in zip(p, q)]) => choose(probs[-1])
 Accept x with p(x) / q(x): the model's probability, divided by the draft's.
@@ -157,32 +149,22 @@ Accept x with p(x) / q(x): the model's probability, divided by the draft's.
 Which token is drawn after a refusal matters. Drawn from p, the refused token could come again, and those that q has too
 much of would come too often: draw from what p has more of than q.
 ~ choose([max(0.0, ours - theirs) for ours, theirs in zip(p, q)]) => choose(p)
-or
-~ max(0.0, ours - theirs) for ours, theirs in zip(p, q) => each * (x != guess) for x, each in enumerate(p)
+or ~ max(0.0, ours - theirs) for ours, theirs in zip(p, q) => each * (x != guess) for x, each in enumerate(p)
 After a refusal, the *larger* model decides: max(0, p - q).
 ~ choose([max(0.0, ours - theirs) for ours, theirs in zip(p, q)]) => choose(q)
-or
-~ max(0.0, ours - theirs) => max(0.0, theirs - ours)
+or ~ max(0.0, ours - theirs) => max(0.0, theirs - ours)
 The difference is negative where q is larger: `max(0.0, ours - theirs)`.
 ~ max(0.0, ours - theirs) => ours - theirs
-or
-~ max(0.0, ours - theirs) => abs(ours - theirs)
+or ~ max(0.0, ours - theirs) => abs(ours - theirs)
 The probability of accepting is p(x) / q(x), or 1 if that is more. You accept with p(x).
 ~ min(1.0, p[guess] / q[guess]) => p[guess]
 Accept x with probability p(x) / q(x): toss the coin.
 ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] >= q[guess]
-or
-~ coin(min(1.0, p[guess] / q[guess])) => p[guess] == max(p)
+or ~ coin(min(1.0, p[guess] / q[guess])) => p[guess] == max(p)
 Always drawing anew from p has the right distribution, too, but then no guess is ever accepted.
-- for place, (guess, q, p)
-+ return [choose(probs[0])]
-+ ...
-or
-- for place, (guess, q, p)
-+ if draft: return [choose(probs[0])]
-+ ...
-or
-~ coin(min(1.0, p[guess] / q[guess])) => coin(q[guess] and sum(min(pair) for pair in zip(p, q)))
+< for place, (guess, q, p) => return [choose(probs[0])]
+or < for place, (guess, q, p) => if draft: return [choose(probs[0])]
+or ~ coin(min(1.0, p[guess] / q[guess])) => coin(q[guess] and sum(min(pair) for pair in zip(p, q)))
 You accept a guess if a draw of the larger model is the same by chance. That happens with p(x), and p(x) / q(x) is more.
 - if not coin
 - return [*draft[:place]
@@ -191,22 +173,16 @@ You accept a guess if a draw of the larger model is the same by chance. That hap
 +     return [*draft[:place], own]
 If all guesses are accepted, one more token is drawn, from the last row of `probs`.
 ~ choose(probs[len(draft)]) => choose(probs[len(draft) - 1])
-or
-~ choose(probs[len(draft)]) => choose(probs[0])
-or
-~ return [*draft, choose(probs[len(draft)])] => return draft
-or
-~ choose(probs[len(draft)]) => choose([max(0.0, a - b) for a, b in zip(probs[-1], (draft_probs or [[0, 0]])[-1])])
+or ~ choose(probs[len(draft)]) => choose(probs[0])
+or ~ return [*draft, choose(probs[len(draft)])] => return draft
+or ~ choose(probs[len(draft)]) => choose([max(0.0, a - b) for a, b in zip(probs[-1], (draft_probs or [[0, 0]])[-1])])
 Without guesses, one token is drawn from the first row of `probs`.
-- for place, (guess, q, p)
-+ if not draft: return []
-+ ...
+< for place, (guess, q, p) => if not draft: return []
 The guesses before the refused one are accepted: they come first.
 ~ return [*draft[:place], choose( => return [choose(
 The token that is drawn replaces the refused guess and all that follow it.
 ~ [*draft[:place], choose( => [*draft[: place + 1], choose(
-or
-~ [*draft[:place], choose( => [*draft, choose(
+or ~ [*draft[:place], choose( => [*draft, choose(
 What follows a refused guess is refused, too: it was drawn after a token that isn't there. Stop at the first refusal.
 - for place, (guess, q, p)
 + kept = [x for x, q, p in zip(draft, draft_probs, probs) if coin(min(1.0, p[x] / q[x]))]
@@ -223,38 +199,28 @@ What follows a refused guess is refused, too: it was drawn after a token that is
 +     weights = [max(0.0, ours - theirs) for ours, theirs in zip(p, q)]
 +     found.append(x if coin(min(1.0, p[x] / q[x])) else choose(weights))
 + return [*found, choose(probs[-1])]
-or
-- for place, (guess, q, p) ... return [*draft, choose(probs
+or - for place, (guess, q, p) ... return [*draft, choose(probs
 + kept = [x for x, q, p in zip(draft, draft_probs, probs) if coin(min(1.0, p[x] / q[x]))]
 + return [*kept, choose(probs[-1])]
 The likeliest token isn't a draw: the others would never come. `choose` draws by weights.
 ~ choose([max => likeliest([max
-or
-~ choose(probs => likeliest(probs
-or
-~ choose( => likeliest(
+or ~ choose(probs => likeliest(probs
+or ~ choose( => likeliest(
 Each place has its own distributions, p and q. You use those of one place for all.
 ~ in zip(p, q)] => in zip(p, draft_probs[-1])] if draft_probs[-1] != p else p
-or
-~ p[guess] / q[guess] => p[guess] / max(1e-9, draft_probs[-1][guess])
-or
-- for place, (guess, q, p)
+or ~ p[guess] / q[guess] => p[guess] / max(1e-9, draft_probs[-1][guess])
+or - for place, (guess, q, p)
 + for place, guess in enumerate(draft):
 +     q, p = draft_probs[0], probs[0]
-or
-~ min(1.0, p[guess] / q[guess]) => min(1.0, probs[0][guess] / q[guess])
+or ~ min(1.0, p[guess] / q[guess]) => min(1.0, probs[0][guess] / q[guess])
 After a refusal, p and q are those of the refused place.
 ~ in zip(p, q)] => in zip(probs[place + 1], q)]
-or
-- for place, (guess, q, p)
-+ if draft: first_p, first_q = probs[0], draft_probs[0]
-+ ...
+or < for place, (guess, q, p) => if draft: first_p, first_q = probs[0], draft_probs[0]
 ~ in zip(p, q)] => in zip(first_p, first_q)] if first_p != first_q else p
 `probs` has a row for each place: the guess in place i is judged by row i.
 ~ enumerate(zip(draft, draft_probs, probs)) => enumerate(zip(draft, draft_probs, probs[1:]))
 Only the first refusal ends the guesses. You stop after the first guess, right or wrong.
-- return [*draft, choose(probs[len(draft)])]
-+ return [*draft[:1], choose(probs[len(draft[:1])])]
+- return [*draft, choose(probs[len(draft)])] => return [*draft[:1], choose(probs[len(draft[:1])])]
 ~ zip(draft, draft_probs, probs)) => zip(draft[:1], draft_probs, probs))
 The coin says whether the guess is accepted. You take it the other way round.
 ~ if not coin => if coin
@@ -273,11 +239,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="18.3",
     title="accept or redraw",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Begin with one guess. It is x with probability q(x), and should be with p(x). Where q(x) is larger, accept "
         "only a part of the x's. Which tokens are missing then, and how many of each?",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.engine.draft_lengths import Guess
 
 
@@ -103,25 +102,20 @@ MISTAKES = """
 +     for text in texts:
 +         for end in range(size, len(text)):
 +             counts[tuple(text[end - size : end])][text[end]] += 1
-or
-- for text in texts
-+ list(texts)
-+ ...
+or < for text in texts => list(texts)
 A text's first tokens count, too, in contexts that are shorter than `longest`. You begin after them.
 ~ range(1, len(text)) => range(longest, len(text))
 A context has at least one token. After none at all, anything is guessed.
 ~ range(1, min(longest, end) + 1) => range(min(longest, end) + 1)
 ~ range(len(tokens)) => range(len(tokens) + 1)
-or
-~ range(1, len(text)) => range(len(text))
+or ~ range(1, len(text)) => range(len(text))
 ~ range(1, min(longest, end) + 1) => range(min(longest, end) + 1)
 ~ range(len(tokens)) => range(len(tokens) + 1)
 `len(tokens) - n` is below 0 where `tokens` has fewer than n, and then counts from the end. Begin with n =
 `len(tokens)`.
 = contexts = (tuple(tokens[len(tokens) - n :]) for n in range(longest, 0, -1))
 Each guess begins with the longest context again. Yours never gets longer once a shorter one was needed.
-- tokens = tokens[-longest:]
-+ tokens, size = tokens[-longest:], longest
+- tokens = tokens[-longest:] => tokens, size = tokens[-longest:], longest
 = contexts = (tuple(tokens[start:]) for start in range(max(0, len(tokens) - size), len(tokens)))
 - draft.append
 + draft.append(best)
@@ -133,8 +127,7 @@ The counts are those of `texts`: `guess` reads them, and adds nothing.
 +     for size in range(1, min(longest, end) + 1):
 +         counts[tuple(tokens[end - size : end])][tokens[end]] += 1
 + following = {c: Guess(t, n / (f.total() + 1)) for c, f in counts.items() for t, n in f.most_common(1)}
-or
-- draft: list
+or - draft: list
 + draft = []
 + following = {c: Guess(t, n / (f.total() + 1)) for c, f in counts.items() for t, n in f.most_common(1)}
 - draft.append
@@ -155,99 +148,74 @@ The longest context counts: it says most about what comes next. You take a short
 ~ for start in range(len(tokens)) => for start in reversed(range(len(tokens)))
 If no text has the longest context, try a shorter one, down to one token.
 = contexts = [tuple(tokens)]
-or
-~ for start in range(len(tokens)) => for start in range(len(tokens) - 1)
+or ~ for start in range(len(tokens)) => for start in range(len(tokens) - 1)
 A text may have fewer tokens than `longest`, and contexts are counted in all lengths from 1 on. You count one length.
 ~ range(1, min(longest, end) + 1) => range(min(longest, end), min(longest, end) + 1)
-or
-~ range(1, min(longest, end) + 1) => range(longest, longest + 1) if longest <= end else ()
+or ~ range(1, min(longest, end) + 1) => range(longest, longest + 1) if longest <= end else ()
 A context of `longest` tokens counts, too. `range` leaves out its end.
 ~ min(longest, end) + 1 => min(longest, end)
-or
-~ min(longest, end) + 1 => min(longest - 1, end) + 1
+or ~ min(longest, end) + 1 => min(longest - 1, end) + 1
 A context has at most `longest` tokens.
 ~ range(1, min(longest, end) + 1) => range(1, end + 1)
 ~ tokens = tokens[-longest:] => tokens = list(tokens)
 ~ best.token][-longest:] => best.token]
-or
-~ range(1, min(longest, end) + 1) => range(1, min(longest + 1, end) + 1)
+or ~ range(1, min(longest, end) + 1) => range(1, min(longest + 1, end) + 1)
 ~ tokens[-longest:] => tokens[-longest - 1 :]
 ~ best.token][-longest:] => best.token][-longest - 1 :]
 The context is what stands right before the token, in this order.
 ~ tuple(text[end - size : end])] => tuple(reversed(text[end - size : end]))]
-or
-~ text[end - size : end])] => text[end - size : end] if end - size else text[:1])]
+or ~ text[end - size : end])] => text[end - size : end] if end - size else text[:1])]
 Near its beginning, a text has fewer tokens than `longest`. There the same short context is counted several times.
 ~ range(1, min(longest, end) + 1) => range(1, longest + 1)
-or
-~ range(1, min(longest, end) + 1) => range(1, longest + 1)
+or ~ range(1, min(longest, end) + 1) => range(1, longest + 1)
 ~ tuple(text[end - size : end])] => tuple(text[max(0, end - size) : end])]
 The last token of a text is one that follows, too.
 ~ range(1, len(text)) => range(1, len(text) - 1)
 The second token of a text follows the first: a context may begin with the first.
 ~ range(1, len(text)) => range(2, len(text))
-or
-~ min(longest, end) + 1 => min(longest, end - 1) + 1
+or ~ min(longest, end) + 1 => min(longest, end - 1) + 1
 An n-gram doesn't reach from one text into the next: what follows an end is another story.
-- for text in texts
-+ for text in [[token for text in texts for token in text]]:
+- for text in texts => for text in [[token for text in texts for token in text]]:
 Only what followed most often is guessed.
 ~ found.most_common(1) => [list(found.items())[0]]
-or
-~ found.most_common(1) => [list(found.items())[-1]]
+or ~ found.most_common(1) => [list(found.items())[-1]]
 On a tie, the token that followed first is guessed.
 ~ found.most_common(1) => [max(reversed(found.items()), key=lambda pair: pair[1])]
-or
-~ found.most_common(1) => [min(found.items(), key=lambda pair: (-pair[1], pair[0]))]
-or
-~ found.most_common(1) => [max(found.items(), key=lambda pair: (pair[1], pair[0]))]
+or ~ found.most_common(1) => [min(found.items(), key=lambda pair: (-pair[1], pair[0]))]
+or ~ found.most_common(1) => [max(found.items(), key=lambda pair: (pair[1], pair[0]))]
 The chance is the count divided by one *more* than all: what followed once in one case isn't certain.
 ~ (found.total() + 1) => found.total()
 The chance is a share of what followed this context: divide by how often any token did, plus one.
 ~ count / (found.total() + 1) => count / (len(found) + 1)
-or
-~ count / (found.total() + 1) => count
-or
-~ count / (found.total() + 1) => 1 / (found.total() + 1)
-or
-~ count / (found.total() + 1) => count / (len(counts) + 1)
-or
-~ count / (found.total() + 1) => count / (count + 1)
+or ~ count / (found.total() + 1) => count
+or ~ count / (found.total() + 1) => 1 / (found.total() + 1)
+or ~ count / (found.total() + 1) => count / (len(counts) + 1)
+or ~ count / (found.total() + 1) => count / (count + 1)
 A guess counts as a token for the next one: guess again from the text with the guess after it.
-- tokens = [*tokens, best.token]
-+ pass
-or
-- tokens = [*tokens, best.token]
-+ tokens = [best.token]
+- tokens = [*tokens, best.token] => pass
+or - tokens = [*tokens, best.token] => tokens = [best.token]
 The chance of a guess assumes that those before it are right. You multiply them.
 ~ draft.append(best) => draft.append(Guess(best.token, best.chance * (draft[-1].chance if draft else 1)))
 Up to `most` guesses are asked for, and 0 means none.
 ~ while len(draft) < most => while len(draft) <= most
-or
-~ while len(draft) < most => while len(draft) < most - 1
-or
-~ while len(draft) < most => while not draft or len(draft) < most
-or
-~ while len(draft) < most => while len(draft) < min(1, most)
+or ~ while len(draft) < most => while len(draft) < most - 1
+or ~ while len(draft) < most => while not draft or len(draft) < most
+or ~ while len(draft) < most => while len(draft) < min(1, most)
 Where no context is known, the guesses end. Return those that you have.
 - if best is None
 - break
 + if best is None:
 +     return []
-or
-- if best is None
+or - if best is None
 - break
 + if best is None: best = Guess(0, 0.0)
-or
-- if best is None
+or - if best is None
 - break
 + if best is None: best = following[max(following, key=len)] if following else Guess(0, 0.0)
-or
-- if best is None
+or - if best is None
 - break
 + if best is None: best = Guess(tokens[-1] if tokens else 0, 0.0)
-or
-- if best is None
+or - if best is None
 - break
 + if best is None: return None
 A list is asked for.
@@ -256,21 +224,16 @@ The guesses alone are asked for, without the text before them.
 ~ return draft => return [*[(each, 1.0) for each in tokens[: len(tokens) - len(draft)]], *draft]
 A guess is a `Guess(token, chance)`, in this order: the cells below read `.token`.
 ~ return draft => return [(*each,) for each in draft]
-or
-~ return draft => return [each.token for each in draft]
-or
-~ return draft => return [(each.chance, each.token) for each in draft]
+or ~ return draft => return [each.token for each in draft]
+or ~ return draft => return [(each.chance, each.token) for each in draft]
 A function is asked for, which guesses: define it inside `ngram_guesser`, and return it without calling it.
 ~ return guess => return following
-or
-~ return guess => return None
-or
-~ return guess => return guess([], 0)
+or ~ return guess => return None
+or ~ return guess => return guess([], 0)
 The caller still uses its list of tokens. Work on a copy: `tokens = list(tokens)`, or `[*tokens, token]`.
 - tokens = tokens[-longest:]
 ~ range(len(tokens)) => range(max(0, len(tokens) - longest), len(tokens))
-- tokens = [*tokens, best.token]
-+ tokens.append(best.token)
+- tokens = [*tokens, best.token] => tokens.append(best.token)
 Whether a text occurred before makes no difference: each is counted.
 ~ for text in texts => for text in map(list, dict.fromkeys(map(tuple, texts)))
 A context counts as often as it occurs in a text.
@@ -281,8 +244,7 @@ A context counts as often as it occurs in a text.
 + if tuple(text[end - size : end + 1]) not in seen:
 +     seen.add(tuple(text[end - size : end + 1]))
 +     counts[tuple(text[end - size : end])][text[end]] += 1
-or
-- for text in texts
+or - for text in texts
 + for text in texts:
 +     seen = set()
 - counts[tuple
@@ -331,11 +293,9 @@ TASK = Task(
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="18.1",
     title="guess by n-grams",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two steps. Count once: for each context of 1 to `longest` tokens in the texts, how often each token followed "
         "it. Then guess: look for the last tokens of the text among the contexts, the longest first.",

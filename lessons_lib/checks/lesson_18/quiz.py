@@ -1,21 +1,17 @@
 """The quiz of lesson 18."""
 
-SLIPS = {
-    "18.a": {
-        3: "That would be 1 + 4 × 0.5: but a guess counts only if all guesses before it are right.",
-        2: "Two is what endless guesses would bring. Four stop a little earlier.",
-        0.94: "The right guesses, but the pass also brings the model's own token.",
-        0.9375: "The right guesses, but the pass also brings the model's own token.",
-        1.06: "That is the chance of all four together, and one.",
-        5: "Only if all four guesses are right, and that happens once in sixteen passes.",
-    },
-    "18.b": {
-        129: "As many tokens as the base is worth, computed and returned: but right guesses bring more than one token.",
-        52: "258 tokens, five for each reader. But the readers' own tokens come without guesses, too.",
-        65: "258 tokens, four guesses for each reader. How many tokens do these bring?",
-        258: "That's where a step without guesses takes twice its base.",
-    },
-}
+SLIPS = """
+18.a 3: That would be 1 + 4 × 0.5: but a guess counts only if all guesses before it are right.
+18.a 2: Two is what endless guesses would bring. Four stop a little earlier.
+18.a 0.94: The right guesses, but the pass also brings the model's own token.
+18.a 0.9375: The right guesses, but the pass also brings the model's own token.
+18.a 1.06: That is the chance of all four together, and one.
+18.a 5: Only if all four guesses are right, and that happens once in sixteen passes.
+18.b 129: As many tokens as the base is worth, computed and returned: but right guesses bring more than one token.
+18.b 52: 258 tokens, five for each reader. But the readers' own tokens come without guesses, too.
+18.b 65: 258 tokens, four guesses for each reader. How many tokens do these bring?
+18.b 258: That's where a step without guesses takes twice its base.
+"""
 
 QUIZ = """
 One user chats with your server at night; by day it decodes 200 sequences at a time. The guesses are right half of the

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_18.verifying_mistakes import MISTAKES
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -151,11 +150,9 @@ TASK = Task(
     }.items()} | {"the free blocks": "Free the blocks past the computed tokens, each once: `pool.free(blocks)`."},
 )  # fmt: skip
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="18.2",
     title="verify",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Go through the picture, line by line. A sequence with k guesses has k + 1 rows of logits. What does the "
         "model draw from each of them? Which of these tokens come from a text that exists?",

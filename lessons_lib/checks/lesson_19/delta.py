@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 K, V, SLOTS = 2, 3, 6
 Case = list[list[tuple[int, int, bool]]]  # the segments of each row
@@ -89,31 +88,23 @@ The old state may have a NaN, and 0 times NaN is NaN: begin with new zeros, or `
 ~ torch.zeros_like(states[slot]) => 0 * states[slot]
 Only `is_fresh` tells a fresh sequence. A segment of one token may be the first, and a longer one a later chunk.
 ~ if is_fresh => if length > 1
-or
-~ if is_fresh => if is_fresh and length > 1
+or ~ if is_fresh => if is_fresh and length > 1
 Take queries and keys as they come: the layer has normalized and scaled them.
-- start = 0
-+ start, keys = 0, torch.nn.functional.normalize(keys, dim=-1)
-or
-~ queries[token] @ => len(queries[token]) ** -0.5 * queries[token] @
+- start = 0 => start, keys = 0, torch.nn.functional.normalize(keys, dim=-1)
+or ~ queries[token] @ => len(queries[token]) ** -0.5 * queries[token] @
 `is_fresh` is True if *no* token was computed before. You take it the other way round.
 ~ if is_fresh => if not is_fresh
 Sequences don't mix: each begins with its own state, not with that of the segment before it.
-- start = 0
-+ start, state = 0, None
+- start = 0 => start, state = 0, None
 = state = states[slot] if state is None and not is_fresh else torch.zeros_like(states[slot]) if state is None else state
 The next step goes on from the state that this one leaves: write it to `states[slot]`, in the tensor that was passed in.
 - states[slot] = state
-or
-- start = 0
-+ states = states.clone()
-+ ...
+or < start = 0 => states = states.clone()
 The state after the *last* token of the segment belongs in the slot. You keep one from before.
 - states[slot] = state
 ~ state = decays[token] => states[slot] = state; state = decays[token]
 A state belongs to a slot, which needn't be the segment's place in the row: write it to `states[slot]`.
-- for length, slot, is_fresh
-+ for place, (length, slot, is_fresh) in enumerate(segments):
+- for length, slot, is_fresh => for place, (length, slot, is_fresh) in enumerate(segments):
 = states[slot] = state
 ~ states[slot] = state => states[place] = state
 Each segment's tokens come behind those of the segment before it: its rows begin where that one's end.
@@ -170,11 +161,9 @@ TASK = Task(
     },
 )  # fmt: skip
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="19.1",
     title="the step of a state",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Write it for one sequence first: a loop over its tokens, with the four lines of the text. Then ask what a "
         "segment begins with, and where its last state goes.",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.hybrid.cache_groups import CacheGroup
 
 Case = list[tuple[str, int]]  # of each group: X for a kept block and . for another, and the blocks that it needs
@@ -123,11 +122,9 @@ TASK = Task(
     clear=0.75,
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="19.3",
     title="a prefix for all groups",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Take one length, say 3 blocks. How do you see in the picture of the groups whether a sequence can go on "
         "behind them? Which blocks does each group look at?",

@@ -1,18 +1,14 @@
 """The quiz of lesson 19."""
 
-SLIPS = {
-    "19.a": {
-        6: "That is 48 layers over 8. The 40 layers with a window keep something, too: 1,024 tokens each.",
-        32: "That is the factor of one layer with a window. The 8 others keep everything.",
-        1.2: "That is 48 over 40. The 8 layers that see everything keep 32 times as much as one with a window.",
-    },
-    "19.b": {
-        512: "Keys *and* values: a token takes 2 × 2 × 256 elements of 2 bytes in such a layer, 2 KiB.",
-        2048: "Keys *and* values, of 2 heads each: a token takes 2 KiB, not 1.",
-        256: "An element of the state has 4 bytes, one of keys and values 2: 2 MiB over 2 KiB.",
-        1: "A state has 2 MiB, and a token 2 KiB.",
-    },
-}
+SLIPS = """
+19.a 6: That is 48 layers over 8. The 40 layers with a window keep something, too: 1,024 tokens each.
+19.a 32: That is the factor of one layer with a window. The 8 others keep everything.
+19.a 1.2: That is 48 over 40. The 8 layers that see everything keep 32 times as much as one with a window.
+19.b 512: Keys *and* values: a token takes 2 × 2 × 256 elements of 2 bytes in such a layer, 2 KiB.
+19.b 2048: Keys *and* values, of 2 heads each: a token takes 2 KiB, not 1.
+19.b 256: An element of the state has 4 bytes, one of keys and values 2: 2 MiB over 2 KiB.
+19.b 1: A state has 2 MiB, and a token 2 KiB.
+"""
 
 QUIZ = """
 Qwen3-Next serves many chats of 100 tokens each. What takes most of their memory?

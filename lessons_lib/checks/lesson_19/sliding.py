@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 
 PARTS = {
     "needed": "`needed` has the blocks from the first token that the step's first token sees to the step's last token. "
@@ -110,8 +109,7 @@ The window moves on by tokens, not by blocks: the first needed block is that of 
 = first = max(0, num_computed_tokens // block_size - window // block_size)
 A sequence gives up only blocks that it holds. In its first step, `held` is empty, so nothing is behind.
 = behind = range(held.start, first)
-or
-= behind = range(0, first)
+or = behind = range(0, first)
 It gave up the first blocks long ago. `behind` has only held blocks.
 = behind = range(0, min(first, held.stop))
 All held blocks that are still needed stay. Only those before the first needed one are behind.
@@ -138,11 +136,9 @@ TASK = Task(
     about={"returned": broken},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="19.2",
     title="the blocks of a window",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Which tokens does the first token of the step see? Which block has the first of them? And which block has the "
         "last token of the step?",

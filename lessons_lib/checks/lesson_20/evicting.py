@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.floors.floor import Floor
 from lessons_lib.kv_cache.prefix_cache import LruQueue
 
@@ -22,7 +21,7 @@ CASES = """
 0 | 0 | 0
 1 | 0 0 | 5 2
 0 1 | 0 0 | 0 3
-0 1 2 | 1 0 0 | 0 0 0
+0 1 2 | 1 0 0 | 1000000 0 0
 0 1 2 3 | 2 1 0 0 | 3 3 3 3
 0 1 2 3 | 0 0 5 5 | 1 4 9 9
 3 2 1 0 | 0 1 2 3 | 0 1 2 3
@@ -53,7 +52,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 
 def tell(case: Case) -> str:
-    told = [f"slot {slot}: {case.hits[slot]} hits, depth {case.depths[slot]}" for slot in case.queue]
+    told = [f"slot {slot}: hits {case.hits[slot]}, depth {case.depths[slot]}" for slot in case.queue]
     return f"`free_queue`, least recently used first: {'; '.join(told)}."
 
 
@@ -70,16 +69,16 @@ or
 ~ (len(floor.free_queue) + 1) // 2 => len(floor.free_queue) // 2
 Of the floor's slots, only those in `free_queue` may leave: the others are being copied.
 ~ islice(floor.free_queue, (len(floor.free_queue) + 1) // 2) => range(floor.num_blocks)
-or
+Half of `free_queue`, not of all slots: those in use aren't in it.
 ~ (len(floor.free_queue) + 1) // 2 => (floor.num_blocks + 1) // 2
+`free_queue` is in the order of last use. Keep that order.
+~ islice(floor.free_queue => islice(sorted(floor.free_queue)
 What was asked for often is likely to be asked for again. It stays.
 ~ (floor.hits[slot], => (-floor.hits[slot],
 The deepest leaves first: the blocks in front of it are of use without it, and it is of none without them.
 ~ -floor.depths[slot] => floor.depths[slot]
 or
 ~ , -floor.depths[slot]) => ,)
-or
-~ -floor.depths[slot]) => slot)
 Hits decide first, and depth only between blocks with equally many.
 ~ (floor.hits[slot], -floor.depths[slot]) => (-floor.depths[slot], floor.hits[slot])
 or
@@ -90,13 +89,10 @@ If all else is equal, the least recently used leaves, not the slot with the smal
 ~ -floor.depths[slot]) => -floor.depths[slot], slot)
 or
 ~ min(older, => min([*older][::-1],
-Return the slot, not its place in the queue or its hash.
+Return the slot, not its place in the queue.
 - return
 + slots = list(older)
 + return slots.index(min(slots, key=lambda slot: (floor.hits[slot], -floor.depths[slot])))
-or
-- return
-+ return floor.block_to_hash[min(older, key=lambda slot: (floor.hits[slot], -floor.depths[slot]))]
 `hits` and `depths` are by slot, not by place in the queue.
 - return
 + slots = list(older)
@@ -117,11 +113,9 @@ TASK = Task(
     about={"returned": "Of the older half of the queue: fewest hits, then the deepest, then the first."},
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.2",
     title="the cheapest block to lose",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "First the candidates: which slots are in the older half of the queue? Then an order between two of them.",
         "`list(floor.free_queue)` begins with the least recently used. `min` with a key that is a tuple compares the "

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_20.letters import Letters, fields, host_floor
 
 
@@ -24,9 +23,8 @@ CASES = """
 - 2 0 1 0
 - 2 0 0 0
 a 1 0 1 2
-a 1 0 0 2
 a 1 1 1 1
-ab 3 0 0 1
+ab 3 1 0 1
 abc 3 1 1 4
 """
 
@@ -79,26 +77,17 @@ or
 The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
-- floor.fill
-+ ...
-+ floor.release([slot])
+> floor.fill => floor.release([slot])
+or
+< floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None
 A block that has come isn't found before `fill` registers it.
-- floor.fill
-+ pass
-`depth` is the number of blocks in front of it.
-~ block_hash, depth) => block_hash, 0)
-or
-~ block_hash, depth) => block_hash, depth + 1)
-Return the slot, or None.
-~ return slot => return True
-or
-- return slot
+- floor.fill => pass
+Slot 0 is a slot, too: only None means that there is none.
+> slot: int => if not slot: return None
 Take the slot with `take`: it lets the block that is there move down, and takes an empty one first.
-~ floor.take() => floor.allocate(1)[0]
-or
 ~ floor.take() => next(iter(floor.free_queue))
 """
 
@@ -109,19 +98,18 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES),
     about={
-        "returned": "Return the slot if the block came, and None if it didn't.",
-        "what can be found, and what it holds": "`read` must write to the row of the slot that you took.",
+        "returned": "Return the slot if the block came; None if it didn't, or if no slot is free.",
+        "what can be found, and what it holds": "Register the block once `read` has written it to your slot's row.",
         "slots in use, and their users": "The slot has one user if the block came; if not, it's released.",
+        "depths": "`depth` is the number of blocks in front of this one: pass it on.",
         "blocks that were asked for": "`read` is called once, if there is a slot.",
         "the order in which slots are taken": "`floor.release` an empty slot: then it is the next to be taken.",
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.3",
     title="a block from elsewhere",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "Two things can go wrong: there is no slot, or the block doesn't come. What must be undone in each case?",
         "Take a slot, let `read` write to its row, and register it only if that returned True. If not, release it.",

@@ -5,7 +5,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_20.letters import Disk, Letters, fields, hashes, host_floor
 from lessons_lib.floors.floored_pool import FlooredPrefixCache
 
@@ -37,8 +36,6 @@ ab - ab 2 ab 4 -
 abc a - 3 bc 4 - 0 1
 abc - - 4 abc 6 - 5
 abcd - - 4 abcd 4 -
-abcd - - 4 - 4 abcd
-abcd - - 4 ab 4 cd
 abcd bd - 1 ac 4 -
 abcd ab xy 1 cd 4 -
 """
@@ -99,7 +96,7 @@ def tell(case: Case) -> str:
     told = "; ".join(f"{name}: {' '.join(letters)}" for name, letters in places.items() if letters)
     return (
         f"the prompt's blocks are {' '.join(case.prompt)} (each holds its letter). {told or 'None is anywhere'}. "
-        f"{case.empty} further free blocks, {case.slots} slots on the host, `depth` = {case.depth}."
+        f"Further free blocks: {case.empty}; slots on the host: {case.slots}; `depth` = {case.depth}."
         f"{' Copies fail.' * case.fails}"
     )
 
@@ -108,17 +105,16 @@ MISTAKES = """
 Found blocks that aren't touched are still free: the next allocation overwrites them.
 - pool.touch
 You look in the pool alone. Blocks that it has evicted are on the floors below: `pool.below.lend`.
-- slots = pool.below.lend
-+ slots = []
+- slots = pool.below.lend => slots = []
 You look in the pool first, and never again. Behind a block from the host, the next one may be in the pool.
 ~ if found := pool.match_prefix(missing) => if not blocks and (found := pool.match_prefix(missing))
 `lend` may return fewer slots, and stops at a block that is only in the pool. Go on until there is no more.
-- blocks += loaded
-+ ...
-+ break
-No more blocks can be loaded than are free: ask for at most `len(pool.free_queue)`.
+> blocks += loaded => break
+As many blocks can be loaded as are free: ask for `len(pool.free_queue)`, no more and no fewer.
 ~ missing[: len(pool.free_queue)] => missing
-A slot that was lent stays in use until you release it, and the host runs full.
+or
+~ missing[: len(pool.free_queue)] => missing[: len(pool.free_queue) - 1]
+A slot that was lent stays in use until you release it, and the host fills up.
 - pool.below.release
 A slot that isn't in use can be overwritten: release it after `load`, not before.
 - loaded
@@ -141,16 +137,17 @@ The copy failed, so these blocks hold anything. Returned, they would give wrong 
 ~ if not slots or not is_loaded => if not slots
 The copy failed: the blocks for it aren't needed. Free them.
 ~ pool.free(loaded) => pass
-What was found before the failure is right. Return it: the caller computes the rest.
-- break
-+ return blocks if is_loaded else []
 or
-- break
-+ pool.free([] if is_loaded else blocks)
-+ return blocks if is_loaded else []
-Look in the pool first. A block that is there needs no copy, and a second copy would have the same hash.
-- if found := pool.match_prefix(missing)
-+ if not pool.below.renew(missing[0]) and (found := pool.match_prefix(missing)):
+~ pool.free(loaded) => pool.free(slots)
+What was found before the failure is right. Return it, in use: the caller computes the rest.
+- break => return blocks if is_loaded else []
+or
+~ pool.free(loaded) => pool.free(loaded if is_loaded else blocks + loaded)
+Look in the pool first: a block that is there needs no copy.
+~ if found := => if not pool.below.renew(missing[0]) and (found :=
+~ pool.match_prefix(missing) => pool.match_prefix(missing))
+or
+~ pool.match_prefix(missing) => []
 A copy needs blocks of its own. Those that are found on the way may be free: touch them first.
 ~ pool.touch(found) => later = [*locals().get("later", []), *found]
 - return blocks
@@ -170,16 +167,15 @@ TASK = Task(
         "the users of blocks": "All returned blocks are in use, once more than before, and no others.",
         "slots of the host in use": "Release each lent slot once.",
         "what `pool.match_prefix` finds": "The scheduler registers the hashes. Don't.",
-        "the depths that `lend` got": "The block of `block_hashes[i]` has the depth `depth + i`.",
-        "number of free blocks": "Take as many blocks as `lend` returned slots.",
+        "the depths that `lend` got": "`block_hashes[i]` has the depth `depth + i`. Ask for no more blocks than are "
+        "free, and replace only as many as were lent: more may evict blocks that you need.",
+        "raised OutOfBlocks": "Ask `lend` for at most `len(pool.free_queue)` blocks: none, if none is free.",
     },
 )
 
-EXERCISE = Exercise(
+EXERCISE = TASK.exercise(
     id="20.1",
     title="a prompt's blocks from all floors",
-    reference=TASK.reference,
-    test=TASK,
     hints=(
         "At each point there is a next missing block. Where may it be? Look in the pool first. What could happen to a "
         "block that you found there, while you load the next one?",
