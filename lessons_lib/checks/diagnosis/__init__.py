@@ -5,6 +5,6 @@ of the reference with the sentence that explains it. CONTRIBUTING.md says how to
 """
 
 from lessons_lib.checks.diagnosis.mistakes import Known, mistakes
-from lessons_lib.checks.diagnosis.task import Task
+from lessons_lib.checks.diagnosis.task import Task, without_one
 from lessons_lib.checks.diagnosis.telling import Shown, brief, kind
 from lessons_lib.checks.diagnosis.watching import Differs, Watch, calls, frozen, is_tensor, same

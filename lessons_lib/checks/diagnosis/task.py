@@ -272,6 +272,11 @@ class Wrong:
         return agreed / (agreed + others) if agreed else 0.0
 
 
+def without_one(items: list[Any]) -> Iterator[list[Any]]:
+    """Lists that lack one of the elements, if there is more than one."""
+    return (items[:index] + items[index + 1 :] for index in range(len(items)) if len(items) > 1)
+
+
 def within(seconds: float, wrong: "list[Wrong]") -> "Iterator[Wrong]":
     """As many of the mistakes as can be tried in a time; what they do is kept for the next answer."""
     began = time.process_time()

@@ -2,9 +2,12 @@
 
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+
+from lessons_lib.checks.diagnosis import mistakes
+from lessons_lib.checks.diagnosis.mistakes import changes
 
 
 class CaptureRefused(RuntimeError):  # PyTorch's own errors are RuntimeErrors
@@ -49,9 +52,7 @@ class Bench:
         self.buffer, self.rows, self.joined = torch.arange(8.0), torch.ones(4, 2), torch.arange(12.0)
         self.inputs = [self.buffer[:4], self.rows[:2]]
         # Three weights in the same memory, as if one product computed all.
-        self.weights: list[torch.Tensor] = [
-            torch.nn.Parameter(self.joined[i : i + 2], requires_grad=False) for i in (2, 4, 6)
-        ]
+        self.weights = [self.parameter(self.joined[start : start + 2]) for start in (2, 4, 6)]
         self.settings: tuple[Any, ...] = (2, 4, [1, 64])
         self.gone: list[Any] = []
         self.own_calls = self.needless_keeps = 0
@@ -59,12 +60,19 @@ class Bench:
         self.caches: dict[str, Any] = {}
         self.cache = torch.ones(3)
 
+    def change(self, name: str) -> None:
+        exec(str(CHANGES[name][0]), {"torch": torch, "bench": self} | {each: getattr(self, each) for each in dir(self)})
+
     def key(self) -> Any:
         lists = list(self.inputs), list(self.weights)
         self.gone.append((lists, self.settings))
         return self.store.key_of(*lists, self.settings)
 
-    def put(self, tensors: list[torch.Tensor], index: int, new: torch.Tensor) -> None:
+    def parameter(self, memory: torch.Tensor) -> torch.Tensor:
+        return torch.nn.Parameter(memory, requires_grad=False)
+
+    def put(self, index: int, new: torch.Tensor, tensors: list[torch.Tensor] | None = None) -> None:
+        tensors = tensors or self.inputs
         self.gone.append(tensors[index])
         tensors[index] = new
 
@@ -93,75 +101,38 @@ class Bench:
             self.needless_keeps += len(kept) if self.capture.attempts == attempts else 0
 
 
-class Change(NamedTuple):
-    """What happens between two keys, and what a key misses that takes no notice of it, or too much."""
-
-    make: Callable[[Bench], object]
-    idea: str
-
-
-VALUES = "Replays read the values that are there at that time, so new values need no new graph."
-MEMORY = (
-    "It may get other memory, and a graph would go on reading the old one. Is the `data_ptr()` of every input and of "
-    "every weight in your key?"
-)
-SAME_OBJECT = "The same object may get other memory: a weight's `data`, for instance. Only its `data_ptr()` tells."
-ORDER = "The order counts: a graph would use each in place of the other."
-OFFSET = "A view begins somewhere in its storage: its `data_ptr()` says where, not that of the storage."
-VIEW = (
-    "Another view may begin at the same address, with another shape, other strides or another dtype. What in your key "
-    "tells one input from another at the same address? Its `id` does (as long as the graph holds on to it)."
-)
-SETTINGS = "Settings decide which kernels run, and a graph always runs the same ones. Are all of them in your key?"
-CHANGES = {
-    "new values in `inputs[0]`, at the same address": Change(lambda bench: bench.buffer.add_(1.0), VALUES),
-    "new values in all weights, at the same addresses": Change(lambda bench: bench.joined.add_(1.0), VALUES),
-    "the settings are another object, with equal values": Change(
-        lambda bench: setattr(bench, "settings", (2, 4, [1, 64])),
-        "Settings are new objects at each call: compare them as values.",
-    ),
-    "a setting changes, from 64 to 128": Change(lambda bench: setattr(bench, "settings", (2, 4, [1, 128])), SETTINGS),
-    "the first two settings, 2 and 4, are now 4 and 2": Change(
-        lambda bench: setattr(bench, "settings", (4, 2, [1, 64])), SETTINGS
-    ),
-    "`inputs[1]`, the cache, is replaced by another tensor of this shape": Change(
-        lambda bench: bench.put(bench.inputs, 1, torch.full((2, 2), 5.0)), MEMORY
-    ),
-    "`inputs[0]` is replaced by another tensor of this shape": Change(
-        lambda bench: bench.put(bench.inputs, 0, torch.arange(3.0, 7.0)), MEMORY
-    ),
-    "there is one more weight": Change(lambda bench: bench.weights.append(bench.joined[:2]), MEMORY),
-    "`weights[1]` is replaced by another Parameter": Change(
-        lambda bench: bench.put(bench.weights, 1, torch.nn.Parameter(torch.ones(2), requires_grad=False)), MEMORY
-    ),
-    "`weights[1]` is moved: the same Parameter, in other memory": Change(
-        lambda bench: bench.move(bench.weights[1]), SAME_OBJECT
-    ),
-    "`inputs[1]` is moved: the same tensor object, in other memory": Change(
-        lambda bench: bench.move(bench.inputs[1]), SAME_OBJECT
-    ),
-    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[4:]`": Change(
-        lambda bench: bench.put(bench.inputs, 0, bench.buffer[4:]), OFFSET
-    ),
-    "`weights[1]` is moved within the storage that it shares": Change(
-        lambda bench: bench.move(bench.weights[1], bench.joined[8:10]), OFFSET
-    ),
-    "the first and the last weight are swapped": Change(lambda bench: bench.weights.reverse(), ORDER),
-    "the two inputs are swapped": Change(lambda bench: bench.inputs.reverse(), ORDER),
-    "`inputs[0]`, which was `buffer[:4]`, is now `buffer[:2]`, at the same address": Change(
-        lambda bench: bench.put(bench.inputs, 0, bench.buffer[:2]), VIEW
-    ),
-    "`inputs[1]` is replaced by its transpose: the same address and shape": Change(
-        lambda bench: bench.put(bench.inputs, 1, bench.inputs[1].t()), VIEW
-    ),
-    "`inputs[1]` is replaced by `rows[::2]`: the same address and shape": Change(
-        lambda bench: bench.put(bench.inputs, 1, bench.rows[::2]), VIEW
-    ),
-    "`inputs[1]`, which was `rows[:2]`, is now `rows[:, :1]`, [4, 1]: the same address and strides": Change(
-        lambda bench: bench.put(bench.inputs, 1, bench.rows[:, :1]), VIEW
-    ),
-    "`inputs[1]` is replaced by a view of it as int32": Change(
-        lambda bench: bench.put(bench.inputs, 1, bench.inputs[1].view(torch.int32)), VIEW
-    ),
-}
+# What happens between two keys, and what a key misses that takes no notice of it, or too much.
+IDEAS = """
+Replays read the values that are there at that time, so new values need no new graph.
+~ new values in `inputs[0]`, at the same address => buffer.add_(1.0)
+~ new values in all weights, at the same addresses => joined.add_(1.0)
+Settings are new objects at each call: compare them as values.
+~ the settings are another object, with equal values => bench.settings = (2, 4, [1, 64])
+Settings decide which kernels run, and a graph always runs the same ones. Are all of them in your key?
+~ a setting changes, from 64 to 128 => bench.settings = (2, 4, [1, 128])
+~ the first two settings, 2 and 4, are now 4 and 2 => bench.settings = (4, 2, [1, 64])
+It may get other memory, and a graph would go on reading the old one. Is the `data_ptr()` of every input and of every
+weight in your key?
+~ `inputs[1]`, the cache, is replaced by another tensor of this shape => put(1, torch.full((2, 2), 5.0))
+~ `inputs[0]` is replaced by another tensor of this shape => put(0, torch.arange(3.0, 7.0))
+~ there is one more weight => weights.append(joined[:2])
+~ `weights[1]` is replaced by another Parameter => put(1, parameter(torch.ones(2)), weights)
+The same object may get other memory: a weight's `data`, for instance. Only its `data_ptr()` tells.
+~ `weights[1]` is moved: the same Parameter, in other memory => move(weights[1])
+~ `inputs[1]` is moved: the same tensor object, in other memory => move(inputs[1])
+A view begins somewhere in its storage: its `data_ptr()` says where, not that of the storage.
+~ `inputs[0]`, which was `buffer[:4]`, is now `buffer[4:]` => put(0, buffer[4:])
+~ `weights[1]` is moved within the storage that it shares => move(weights[1], joined[8:10])
+The order counts: a graph would use each in place of the other.
+~ the first and the last weight are swapped => weights.reverse()
+~ the two inputs are swapped => inputs.reverse()
+Another view may begin at the same address, with another shape, other strides or another dtype. What in your key tells
+one input from another at the same address? Its `id` does (as long as the graph holds on to it).
+~ `inputs[0]`, which was `buffer[:4]`, is now `buffer[:2]`, at the same address => put(0, buffer[:2])
+~ `inputs[1]` is replaced by its transpose: the same address and shape => put(1, inputs[1].t())
+~ `inputs[1]` is replaced by `rows[::2]`: the same address and shape => put(1, rows[::2])
+~ `inputs[1]`, which was `rows[:2]`, is now `rows[:, :1]`, [4, 1]: the same address and strides => put(1, rows[:, :1])
+~ `inputs[1]` is replaced by a view of it as int32 => put(1, inputs[1].view(torch.int32))
+"""
+CHANGES = {name: (code, each.why) for each in mistakes(IDEAS) for name, code in changes(each.patch)}
 STRIDED = [name for name in CHANGES if name.endswith("the same address and shape")]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes, without_one
 from lessons_lib.checks.lesson_13.fake_capture import CHANGES, STRIDED, Bench, CaptureRefused
 
 EQUAL, OTHER, HELD, FREED = map(Shown, ("equal to the first", "another one", "alive", "freed"))
@@ -60,7 +60,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         word, *rest = operation.split()
         told = told_of(operation)
         if operation in CHANGES:
-            CHANGES[operation].make(bench)
+            bench.change(operation)
         elif word == "key":
             watch(told, make_key)
             if len(keys) == 2:
@@ -103,16 +103,12 @@ def tell(case: Case) -> str:
     return "; ".join(text for operation in case if (text := told_of(operation))) + "."
 
 
-def smaller(case: Case) -> Iterator[Case]:
-    yield from (case[:index] + case[index + 1 :] for index in range(len(case)) if len(case) > 1)
-
-
 def of_result(mine: dict[str, Any], want: dict[str, Any]) -> str:
     """What another result means: it depends on what was asked."""
     got, wanted = mine["returned"], want["returned"]
     if wanted in (EQUAL, OTHER):
         return next(
-            (CHANGES[each].idea for each in reversed(want["case"]) if each in CHANGES),
+            (CHANGES[each][1] for each in reversed(want["case"]) if each in CHANGES),
             "Nothing has changed, but the lists are other objects at each call. A generator equals only itself: make a "
             "list or a tuple of what you find out about the tensors.",
         )
@@ -163,7 +159,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    smaller=smaller,
+    smaller=without_one,
     known=mistakes(MISTAKES),
     refusals=(CaptureRefused.__name__,),
     about={

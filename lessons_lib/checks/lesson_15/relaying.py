@@ -5,7 +5,7 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Shown, Task, Watch
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, without_one
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_15.relay_mistakes import KNOWN
 from lessons_lib.checks.lesson_15.scripted import REASON, REFUSALS, Notes, Scripted, Told, told_chunk
@@ -205,9 +205,7 @@ def fault_in_words(name: str, fault: str) -> str:
 
 def smaller(case: Case) -> Iterator[Case]:
     """Without a replica, or something unusual; with a shorter answer."""
-    for place in range(len(case.faults)):
-        if len(case.faults) > 1:
-            yield case._replace(faults=case.faults[:place] + case.faults[place + 1 :])
+    yield from (case._replace(faults=faults) for faults in without_one(case.faults))
     usual = Case([])
     for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
         if getattr(case, name) != getattr(usual, name) and "max_tokens" not in case.request:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes, without_one
 from lessons_lib.engine.draft_lengths import Guess
 
 
@@ -91,8 +91,7 @@ def tell(case: Case) -> str:
 def smaller(case: Case) -> Iterator[Case]:
     for place in range(len(case.texts)):
         yield case._replace(texts=case.texts[:place] + case.texts[place + 1 :])
-    for place in range(len(case.calls)) if len(case.calls) > 1 else ():
-        yield case._replace(calls=case.calls[:place] + case.calls[place + 1 :])
+    yield from (case._replace(calls=calls) for calls in without_one(case.calls))
 
 
 MISTAKES = """

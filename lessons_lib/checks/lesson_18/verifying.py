@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lessons_lib.checks.diagnosis import Task, Watch
+from lessons_lib.checks.diagnosis import Task, Watch, without_one
 from lessons_lib.checks.lesson_18.verifying_mistakes import MISTAKES
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling.sequence import Sequence
@@ -131,17 +131,12 @@ def tell(case: list[Row]) -> str:
     return "; ".join(told) + ". 0 is the end token; blocks of 4."
 
 
-def smaller(case: list[Row]) -> Iterator[list[Row]]:
-    for index in range(len(case)) if len(case) > 1 else ():
-        yield case[:index] + case[index + 1 :]
-
-
 TASK = Task(
     reference="lessons_lib.engine.verification:verify",
     cases=cases,
     run=run,
     tell=tell,
-    smaller=smaller,
+    smaller=without_one,
     known=MISTAKES,
     about={f"{name}.{key}": text for name in "ABC" for key, text in {
         "output_ids": "It gets the model's own tokens: one for each right guess before the first wrong one, plus one.",

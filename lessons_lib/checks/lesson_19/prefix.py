@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from lessons_lib.checks.diagnosis import Task, Watch, mistakes
+from lessons_lib.checks.diagnosis import Task, Watch, mistakes, without_one
 from lessons_lib.hybrid.cache_groups import CacheGroup
 
 Case = list[tuple[str, int]]  # of each group: X for a kept block and . for another, and the blocks that it needs
@@ -59,8 +59,7 @@ def tell(case: Case) -> str:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    for index in range(len(case)) if len(case) > 1 else ():
-        yield case[:index] + case[index + 1 :]
+    yield from without_one(case)
     if len(case[0][0]) > 1:
         yield [(kept[:-1], needed) for kept, needed in case]
 
