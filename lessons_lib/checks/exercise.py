@@ -132,11 +132,11 @@ class Question:
 
 
 def questions(text: str) -> Iterator[Question]:
-    """Read a quiz: each question, its choices (the right one after `+`, the others after `-`), and below each choice,
-    indented, why it is right or wrong. An empty line separates two questions."""
+    """Read a quiz: each question, its choices (the right one after `+`, the others after `-`), and why each is right or
+    wrong: behind `=>`, or indented in the next line. An empty line separates two questions."""
     for block in text.strip().split("\n\n"):
         question, *rest = re.split(r"\n(?=[-+] )", block)
-        choices = [(each[0], *each[2:].split("\n  ", 1)) for each in rest]
+        choices = [(each[0], *re.split(r" => |\n  ", each[2:], maxsplit=1)) for each in rest]
         yield Question(
             question.replace("\n", " "),
             tuple(Choice(text.replace("\n", " "), " ".join(why.split()), mark == "+") for mark, text, why in choices),

@@ -3,149 +3,126 @@ sentence explains. The other wrong ones are the checks' lists."""
 
 import re
 
-import torch
-from answers import Wrong
+from answers import rights, slips
 
-from lessons_lib.checks.diagnosis.mistakes import patched
-from lessons_lib.checks.registry import get_exercise
-from lessons_lib.engine.core import StepFailed
+from lessons_lib.conformance.examples.engine_loop import engine_loop
+from lessons_lib.engine.core import run_step
+from lessons_lib.engine.plain_sampling import token_probabilities
 
-# 12.1 engine_loop
+GENERAL_LOOPS = """
+only before a step
+> yield => while inbox: scheduler.add(inbox.popleft())
+none that has finished
+~ [*scheduler.running, *scheduler.waiting] => list(output.num_scheduled_tokens)
+The loop ends when
+~ while inbox or scheduler.has_unfinished(): => while True:
+"""
+GENERAL_PROBABILITIES = """
+A logit of −∞ means
+~ logits.double() => logits.double().clamp(min=-10)
+right, but rounded
+~ logits.double() => logits.bfloat16().double()
+doesn't add up to 1
+= return probabilities, tokens
+stays in its row
+~ .softmax(dim=-1) => .softmax(dim=-1)[:, : top_k.max()]
+"""
+GENERAL_STEPS = """
+Return what
+- return core.count_launched
++ core.count_launched(scheduler_output, in_flight, logits)
++ return logits
+in this order
+~ core.sample(scheduler_output, logits)) => core.sample(logits, scheduler_output))
+`scheduler_output.preempted` should
+~ scheduler_output.swapped_out => [scheduler_output.preempted.pop() for _ in scheduler_output.swapped_out]
+"""
 
+LOOPS = """
+by counting tokens
+- scheduler.update( ... yield
++ before = {sequence: len(sequence.output_ids) for sequence in output.num_scheduled_tokens}
++ scheduler.update(output, list(compute(output)))
++ for sequence, count in before.items():
++     if len(sequence.output_ids) > count: yield sequence.id, sequence.output_ids[-1]
+- for sequence in [*scheduler.running ... scheduler.remove => scheduler.reset()
+in two parts
+- try: ... yield
++ def step():
++     while inbox: scheduler.add(inbox.popleft())
++     output = scheduler.schedule()
++     tokens = compute(output)
++     scheduler.update(output, tokens)
++     scheduled = list(output.num_scheduled_tokens)
++     return [[each.id, token] for each, token, gets in zip(scheduled, tokens, output.gets_token) if gets]
++ try:
++     while len(inbox) > 0 or scheduler.has_unfinished(): yield from step()
+- for sequence in [*scheduler.running ... scheduler.remove
++ while scheduler.running: scheduler.remove(scheduler.running[-1])
++ for sequence in tuple(scheduler.waiting): scheduler.remove(sequence)
+with two handlers
+- try:
++ def clean_up():
++     for sequence in list(scheduler.running) + list(scheduler.waiting):
++         sequence.finish_reason = "abort"
++         scheduler.remove(sequence)
++ try:
+~ scheduler.has_unfinished() => len(scheduler.running) + len(scheduler.waiting)
+- finally: ... scheduler.remove
++ except GeneratorExit:
++     clean_up()
++     raise
++ except (Exception, KeyboardInterrupt):
++     clean_up()
++     raise
+"""
 
-def by_counting_tokens(scheduler, compute, inbox):
-    try:
-        while True:
-            for _ in range(len(inbox)):
-                scheduler.add(inbox.popleft())
-            if not scheduler.has_unfinished():
-                return
-            output = scheduler.schedule()
-            before = {sequence: len(sequence.output_ids) for sequence in output.num_scheduled_tokens}
-            scheduler.update(output, list(compute(output)))
-            for sequence, count in before.items():
-                if len(sequence.output_ids) > count:
-                    yield sequence.id, sequence.output_ids[-1]
-    finally:
-        scheduler.reset()
+PROBABILITIES = """
+row by row
+- scaled, tokens = ... return
++ rows = []
++ for row, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
++     order = sorted(range(len(row)), key=lambda token: -row[token])
++     kept = torch.tensor([row[token] / t for token in order[:k]], dtype=torch.float64).softmax(0).tolist()
++     left, total = [], 0.0
++     for value in kept:
++         left.append(0.0 if total >= p else value)
++         total += value
++     left += [0.0] * (len(row) - len(left))
++     rows.append(([value / sum(left) for value in left], order))
++ return torch.tensor([left for left, _ in rows]), torch.tensor([order for _, order in rows])
+without a softmax: weights that are 1 for the likeliest token
+- probabilities = scaled ... return
++ weights = (scaled - scaled[:, :1]).exp() * (rank.expand_as(scaled) < top_k.unsqueeze(-1))
++ shares = weights / weights.sum(dim=1, keepdim=True)
++ before = torch.nn.functional.pad(shares, (1, 0)).cumsum(dim=1)[:, :-1]
++ weights = weights * (before < top_p.unsqueeze(-1))
++ return weights / weights.sum(dim=1, keepdim=True), tokens
+in float32, by argsort
+- scaled, tokens = ... return
++ tokens = logits.argsort(dim=-1, descending=True, stable=True)
++ scaled = logits.gather(1, tokens) / temperature.unsqueeze(1)
++ scaled[torch.arange(logits.shape[-1])[None] >= top_k[:, None]] = -torch.inf
++ probabilities = scaled.softmax(-1)
++ before = torch.cat([torch.zeros(len(logits), 1), probabilities.cumsum(-1)[:, :-1]], dim=1)
++ scaled[before >= top_p[:, None]] = -torch.inf
++ return [scaled.softmax(-1), tokens]
+"""
 
-
-def in_two_parts(scheduler, compute, inbox):
-    def step():
-        while inbox:
-            scheduler.add(inbox.popleft())
-        scheduler_output = scheduler.schedule()
-        tokens = compute(scheduler_output)
-        scheduler.update(scheduler_output, tokens)
-        scheduled = list(scheduler_output.num_scheduled_tokens)
-        return [[each.id, token] for each, token, gets in zip(scheduled, tokens, scheduler_output.gets_token) if gets]
-
-    try:
-        while len(inbox) > 0 or scheduler.has_unfinished():
-            yield from step()
-    finally:
-        while scheduler.running:
-            scheduler.remove(scheduler.running[-1])
-        for sequence in tuple(scheduler.waiting):
-            scheduler.remove(sequence)
-
-
-def with_two_handlers(scheduler, compute, inbox):
-    def clean_up():
-        for sequence in list(scheduler.running) + list(scheduler.waiting):
-            sequence.finish_reason = "abort"
-            scheduler.remove(sequence)
-
-    try:
-        while inbox or len(scheduler.running) + len(scheduler.waiting):
-            while len(inbox):
-                scheduler.add(inbox.popleft())
-            scheduler_output = scheduler.schedule()
-            scheduler.update(scheduler_output, compute(scheduler_output))
-            gets = iter(scheduler_output.gets_token)
-            for sequence in scheduler_output.num_scheduled_tokens:
-                if next(gets):
-                    yield sequence.id, sequence.token_ids[-1]
-    except GeneratorExit:
-        clean_up()
-        raise
-    except (Exception, KeyboardInterrupt):
-        clean_up()
-        raise
-
-
-# 12.2 token_probabilities
-
-
-def row_by_row(logits, temperature, top_k, top_p):
-    rows = []
-    for row, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
-        order = sorted(range(len(row)), key=lambda token: -row[token])
-        kept = torch.tensor([row[token] / t for token in order[:k]], dtype=torch.float64).softmax(0).tolist()
-        left, total = [], 0.0
-        for value in kept:
-            left.append(0.0 if total >= p else value)
-            total += value
-        left += [0.0] * (len(row) - len(left))
-        rows.append(([value / sum(left) for value in left], order))
-    return torch.tensor([left for left, _ in rows]), torch.tensor([order for _, order in rows])
-
-
-def with_weights(logits, temperature, top_k, top_p):
-    """Without a softmax: weights that are 1 for the likeliest token."""
-    scaled, tokens = torch.sort(
-        logits.to(torch.float64) / temperature.unsqueeze(-1), dim=1, descending=True, stable=True
-    )
-    ranks = torch.arange(scaled.shape[1]).expand_as(scaled)
-    weights = (scaled - scaled[:, :1]).exp() * (ranks < top_k.unsqueeze(-1))
-    shares = weights / weights.sum(dim=1, keepdim=True)
-    before = torch.nn.functional.pad(shares, (1, 0)).cumsum(dim=1)[:, :-1]
-    weights = weights * (before < top_p.unsqueeze(-1))
-    return weights / weights.sum(dim=1, keepdim=True), tokens
-
-
-def in_float32_by_argsort(logits, temperature, top_k, top_p):
-    tokens = logits.argsort(dim=-1, descending=True, stable=True)
-    scaled = logits.gather(1, tokens) / temperature.unsqueeze(1)
-    scaled[torch.arange(logits.shape[-1])[None] >= top_k[:, None]] = -torch.inf
-    probabilities = scaled.softmax(-1)
-    before = torch.cat([torch.zeros(len(logits), 1), probabilities.cumsum(-1)[:, :-1]], dim=1)
-    scaled[before >= top_p[:, None]] = -torch.inf
-    return [scaled.softmax(-1), tokens]
-
-
-# 12.3 run_step
-
-
-def as_the_list_says(core, scheduler_output):
-    requests = [request for request in scheduler_output.num_scheduled_tokens]
-    try:
-        core.copy_blocks(scheduler_output.block_copies)
-        if len(requests) == 0:
-            return None
-        logits = core.forward(scheduler_output)
-        tokens = core.sample(scheduler_output, logits)
-        in_flight = core.keep_tokens(scheduler_output, tokens)
-    except Exception as error:
-        swapped = [each for each in scheduler_output.preempted if each.swapped]
-        raise StepFailed(requests if requests else swapped) from error
-    return core.count_launched(scheduler_output, in_flight, logits)
-
-
-def copies_block_after_block(core, output):
-    blamed = set(output.num_scheduled_tokens) or {each for each in output.preempted if len(each.swapped) > 0}
-    try:
-        for each in output.block_copies:
-            core.copy_blocks([each])
-        if output.num_scheduled_tokens:
-            logits = core.forward(output)
-            in_flight = core.keep_tokens(output, core.sample(output, logits))
-    except Exception as error:
-        raise StepFailed(blamed) from error
-    return core.count_launched(output, in_flight, logits) if output.num_scheduled_tokens else None
-
-
-# 12.4 releasable
+STEPS = """
+as the list says
+- if not requests => if len(requests) == 0:
+- in_flight =
++ tokens = core.sample(scheduler_output, logits)
++ in_flight = core.keep_tokens(scheduler_output, tokens)
+- raise StepFailed
++ swapped = [each for each in scheduler_output.preempted if each.swapped]
++ raise StepFailed(requests if requests else swapped) from error
+copies block after block
+- requests => requests = set(scheduler_output.num_scheduled_tokens)
+~ scheduler_output.swapped_out => {each for each in scheduler_output.preempted if len(each.swapped) > 0}
+- core.copy_blocks => for each in scheduler_output.block_copies: core.copy_blocks([each])
+"""
 
 
 def by_regular_expression(text, stop):
@@ -169,33 +146,14 @@ def walking_through(text, stop):
     return len(text), False
 
 
-GENERAL = {
-    "12.1": {
-        "- yield\n+ ...\n+ while inbox: scheduler.add(inbox.popleft())": "only before a step",
-        "~ [*scheduler.running, *scheduler.waiting] => list(output.num_scheduled_tokens)": "none that has finished",
-        "~ while inbox or scheduler.has_unfinished(): => while True:": "The loop ends when",
-    },
-    "12.2": {
-        "~ logits.double() => logits.double().clamp(min=-10)": "A logit of −∞ means",
-        "~ logits.double() => logits.bfloat16().double()": "right, but rounded",
-        "= return probabilities, tokens": "doesn't add up to 1",
-        "~ .softmax(dim=-1) => .softmax(dim=-1)[:, : top_k.max()]": "stays in its row",
-    },
-    "12.3": {
-        "- return core.count_launched\n+ core.count_launched(scheduler_output, in_flight, logits)\n+ return logits": "Return what",
-        "~ core.sample(scheduler_output, logits)) => core.sample(logits, scheduler_output))": "in this order",
-        "~ scheduler_output.swapped_out => [scheduler_output.preempted.pop() for _ in scheduler_output.swapped_out]": (
-            "`scheduler_output.preempted` should"
-        ),
-    },
-}
 WRONG = {
-    id: [Wrong(patch, patched(get_exercise(id).test.right, patch, {}), says) for patch, says in general.items()]
-    for id, general in GENERAL.items()
+    "12.1": slips(engine_loop, GENERAL_LOOPS),
+    "12.2": slips(token_probabilities, GENERAL_PROBABILITIES),
+    "12.3": slips(run_step, GENERAL_STEPS),
 }
 RIGHT = {
-    "12.1": [by_counting_tokens, in_two_parts, with_two_handlers],
-    "12.2": [row_by_row, in_float32_by_argsort, with_weights],
-    "12.3": [as_the_list_says, copies_block_after_block],
+    "12.1": rights(engine_loop, LOOPS),
+    "12.2": rights(token_probabilities, PROBABILITIES),
+    "12.3": rights(run_step, STEPS),
     "12.4": [by_regular_expression, walking_through],
 }

@@ -8,14 +8,17 @@ import contextlib
 import time
 
 import anyio
+from answers import rights
 
-# 14.1 Mailbox
+from lessons_lib.serving.http.leaving import stream_until_gone
+from lessons_lib.serving.mailbox import Mailbox
+from lessons_lib.serving.owner import own_engine
+
+END = object()
 
 
 class QueueWithEnd:
     """An end marker in an unbounded queue."""
-
-    END = object()
 
     def __init__(self):
         self.queue, self.is_closed, self.over = asyncio.Queue(), False, False
@@ -25,19 +28,15 @@ class QueueWithEnd:
             self.queue.put_nowait(item)
 
     def close(self):
-        if not self.is_closed:
-            self.is_closed = True
-            self.queue.put_nowait(self.END)
+        self.put(END)
+        self.is_closed = True
 
     async def take(self):
-        if self.over:
-            return []
-        items = [await self.queue.get()]
+        items = [] if self.over else [await self.queue.get()]
         while not self.queue.empty():
             items.append(self.queue.get_nowait())
-        if items[-1] is self.END:
-            self.over = True
-            items.pop()
+        if items and items[-1] is END:
+            self.over = items.pop()
         return items
 
 
@@ -64,258 +63,138 @@ class DequeAndFutures:
 
     async def take(self):
         while not (self.items or self.is_closed):
-            future = asyncio.get_running_loop().create_future()
-            self.waiting.append(future)
-            await future
+            self.waiting.append(asyncio.get_running_loop().create_future())
+            await self.waiting[-1]
         items = tuple(self.items)
         self.items.clear()
         return items
 
 
-class BySlices:
-    """The flag says that the mailbox has items, or is closed."""
+MAILBOXES = """
+the flag says that the mailbox has items, or is closed
+- while not self._items ... return items
++ while True:
++     await self._has_news.wait()
++     items = self._items[:]
++     del self._items[: len(items)]
++     if not self.is_closed: self._has_news.clear()
++     if items or self.is_closed: return items
+"""
 
-    def __init__(self):
-        self._items, self._has_news, self.is_closed = [], asyncio.Event(), False
+OWNERS = """
+waits behind the last turn
+- arrived = ... if arrived
++ arrived = await commands.take() if len(commands) or not engine.open else []
++ if not commands.is_closed:
+- executor.shutdown(wait=True) => executor.submit(lambda: None).result()
+shields its turn until it is over, as often as it is cancelled
+- deliver(
++ turn, cancelled = event_loop.run_in_executor(executor, engine.turn, arrived), None
++ while not turn.done():
++     try: await asyncio.shield(turn)
++     except asyncio.CancelledError as error: cancelled = error
++     except Exception: break
++ deliver(turn.result())
++ if cancelled: raise cancelled
+- executor.shutdown(wait=True)
+the executor as a context manager: leaving it shuts it down
+- try: ... engine.close()
++ with contextlib.ExitStack() as stack:
++     stack.callback(engine.close)
++     stack.enter_context(executor)
++     while not commands.is_closed:
++         arrived = await commands.take() if len(commands) or not engine.open else []
++         if arrived or engine.open: deliver(await asyncio.wrap_future(executor.submit(engine.turn, arrived)))
+an outer loop that waits, an inner one that runs while there are requests
+- while not commands.is_closed: ... deliver(
++ while arrived := await commands.take():
++     deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))
++     while engine.open and not commands.is_closed:
++         arrived = await commands.take() if len(commands) else []
++         deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))
++     if commands.is_closed: break
+"""
+WAITS_FOR_ITS_LAST_TURN = """
+waits for its last turn
+- event_loop =
++ turn = concurrent.futures.Future()
++ turn.set_result(None)
+- deliver(
++ turn = executor.submit(engine.turn, arrived)
++ deliver(await asyncio.wrap_future(turn))
+- executor.shutdown(wait=True)
++ """
+WAITS = (
+    "concurrent.futures.wait([turn])",
+    "while not turn.done(): time.sleep(0.001)",
+    "with contextlib.suppress(BaseException): turn.result()",  # it raises in the loop above
+)
 
-    def put(self, item):
-        if self.is_closed:
-            return
-        self._items += [item]
-        self._has_news.set()
-
-    def close(self):
-        self.is_closed = True
-        self._has_news.set()
-
-    async def take(self):
-        while True:
-            await self._has_news.wait()
-            items = self._items[:]
-            del self._items[: len(items)]
-            if not self.is_closed:
-                self._has_news.clear()
-            if items or self.is_closed:
-                return items
-
-
-# 14.2 own_engine
-
-
-async def take_turns(engine, commands, deliver, executor):
-    while not commands.is_closed:
-        arrived = await commands.take() if len(commands) or not engine.open else []
-        if commands.is_closed:
-            return
-        deliver(await asyncio.get_running_loop().run_in_executor(executor, engine.turn, arrived))
-
-
-async def waits_behind_the_last_turn(engine, commands, deliver, executor):
-    try:
-        await take_turns(engine, commands, deliver, executor)
-    finally:
-        executor.submit(lambda: None).result()
-        engine.close()
-
-
-async def shields_until_it_is_over(engine, commands, deliver, executor):
-    """Waits with awaits, as often as it is cancelled."""
-    loop, cancelled = asyncio.get_running_loop(), None
-    try:
-        while not commands.is_closed and cancelled is None:
-            arrived = []
-            if commands or not engine.open:
-                arrived = await commands.take()
-            if not arrived and not engine.open:
-                continue
-            turn = asyncio.ensure_future(loop.run_in_executor(executor, engine.turn, arrived))
-            while not turn.done():
-                try:
-                    await asyncio.shield(turn)
-                except asyncio.CancelledError as error:
-                    cancelled = error
-                except Exception:
-                    break
-            deliver(turn.result())
-    finally:
-        engine.close()
-    if cancelled:
-        raise cancelled
-
-
-async def with_a_stack(engine, commands, deliver, executor):
-    """The executor as a context manager: leaving it shuts it down."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(engine.close)
-        stack.enter_context(executor)
-        while True:
-            arrived = await commands.take() if len(commands) or not engine.open else []
-            if commands.is_closed and not arrived:
-                return
-            deliver(await asyncio.wrap_future(executor.submit(engine.turn, arrived)))
-            if commands.is_closed:
-                return
-
-
-async def with_two_loops(engine, commands, deliver, executor):
-    """An outer loop that waits, an inner one that runs while there are requests."""
-    turns = asyncio.get_running_loop().run_in_executor
-    try:
-        while arrived := await commands.take():
-            deliver(await turns(executor, engine.turn, arrived))
-            while engine.open and not commands.is_closed:
-                arrived = await commands.take() if len(commands) else []
-                deliver(await turns(executor, engine.turn, arrived))
-            if commands.is_closed:
-                break
-    finally:
-        executor.shutdown()
-        engine.close()
-
-
-def waiting_for_its_last_turn(wait):
-    """`wait(turn)` blocks until the thread has come back, and raises nothing."""
-
-    async def own_engine(engine, commands, deliver, executor):
-        turn = None
-        try:
-            while not commands.is_closed:
-                arrived = [] if engine.open and not commands else await commands.take()
-                if arrived or engine.open:
-                    turn = executor.submit(engine.turn, arrived)
-                    deliver(await asyncio.wrap_future(turn))
-        finally:
-            if turn is not None:
-                wait(turn)
-            engine.close()
-
-    return own_engine
-
-
-def asks_until_it_is_done(turn):
-    while not turn.done():
-        time.sleep(0.001)
-
-
-def asks_for_its_result(turn):
-    with contextlib.suppress(BaseException):  # it raises in the loop above
-        turn.result()
-
-
-# 14.3 stream_until_gone
-
-
-async def until_gone(receive):
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def send_all(add, send):
-    async with await add() as stream:
-        async for tokens in stream:
-            await send(tokens)
-
-
-async def listener_cancels_me(add, receive, send):
-    """The work stays in the coroutine itself; the listener cancels it, and says so."""
-    me, has_left = asyncio.current_task(), []
-
-    async def listen():
-        await until_gone(receive)
-        has_left.append(True)
-        me.cancel()
-
-    listening = asyncio.ensure_future(listen())
-    try:
-        await send_all(add, send)
-        return True
-    except asyncio.CancelledError:
-        if not has_left:
-            raise
-        return False
-    finally:
-        listening.cancel()
-
-
-async def with_a_callback(add, receive, send):
-    """The end of the listener cancels the work, and the coroutine waits for the work alone."""
-    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
-    listening.add_done_callback(lambda _: sending.cancel())
-    try:
-        await sending
-    except asyncio.CancelledError:
-        if not listening.done() or listening.cancelled():
-            raise
-        return False
-    finally:
-        sending.cancel()
-        listening.cancel()
-    return True
-
-
-async def with_a_task_group(add, receive, send):
-    """Starlette's way: two tasks of a group, and the first one to end cancels the other."""
-    failed = []
-    async with anyio.create_task_group() as group:
-
-        async def listen():
-            await until_gone(receive)
-            group.cancel_scope.cancel()
-
-        group.start_soon(listen)
-        is_whole = False
-        try:
-            await send_all(add, send)
-            is_whole = True
-        except Exception as error:
-            failed.append(error)
-        group.cancel_scope.cancel()
-    if failed:
-        raise failed[0]
-    return is_whole
-
-
-async def races_every_wait(add, receive, send):
-    listening, stream = asyncio.ensure_future(until_gone(receive)), None
-    adding = asyncio.ensure_future(add())
-
-    async def race(awaitable):
-        task = asyncio.ensure_future(awaitable)
-        try:
-            await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ConnectionAbortedError
-            return task.result()
-        finally:
-            task.cancel()
-
-    async def one_batch():
-        return await anext(stream, None)
-
-    try:
-        stream = await race(adding)
-        while tokens := await race(one_batch()):
-            await race(send(tokens))
-        return True
-    except ConnectionAbortedError:
-        return False
-    finally:
-        listening.cancel()
-        if adding.done() and not adding.cancelled() and adding.exception() is None:
-            await adding.result().aclose()
-
+STREAMERS = """
+the work stays in the coroutine itself; the listener cancels it, and says so
+- sending, leaving = ... await asyncio.gather(
++ me, has_left = asyncio.current_task(), []
++ async def listen():
++     await wait_until_gone()
++     has_left.append(True)
++     me.cancel()
++ listening = asyncio.ensure_future(listen())
++ try: await send_all(add, send)
++ except asyncio.CancelledError:
++     if not has_left: raise
++ finally: listening.cancel()
++ return not has_left
+the end of the listener cancels the work, and the coroutine waits for the work alone
+- await asyncio.wait( ... sending.result()
++ leaving.add_done_callback(lambda _: sending.cancel())
++ try: await sending
++ except asyncio.CancelledError:
++     if not leaving.done() or leaving.cancelled(): raise
++     return False
+- await asyncio.gather(
+Starlette's way: two tasks of a group, and the first one to end cancels the other
+- sending, leaving = ... await asyncio.gather(
++ failed, is_whole = [], False
++ async with anyio.create_task_group() as group:
++     async def listen():
++         await wait_until_gone()
++         group.cancel_scope.cancel()
++     group.start_soon(listen)
++     try:
++         await send_all(add, send)
++         is_whole = True
++     except Exception as error: failed.append(error)
++     group.cancel_scope.cancel()
++ if failed: raise failed[0]
++ return is_whole
+races every wait
+- sending, leaving = ... await asyncio.gather(
++ adding, leaving = asyncio.ensure_future(add()), asyncio.ensure_future(wait_until_gone())
++ async def race(awaitable):
++     task = asyncio.ensure_future(awaitable)
++     try:
++         await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
++         if not task.done(): raise ConnectionAbortedError
++         return task.result()
++     finally: task.cancel()
++ async def one_batch(): return await anext(stream, None)
++ try:
++     stream = await race(adding)
++     while tokens := await race(one_batch()): await race(send(tokens))
++     return True
++ except ConnectionAbortedError: return False
++ finally:
++     leaving.cancel()
++     if adding.done() and not adding.cancelled() and adding.exception() is None: await adding.result().aclose()
+"""
 
 WRONG: dict[str, list] = {}
 RIGHT = {
-    "14.1": [QueueWithEnd, DequeAndFutures, BySlices],
+    "14.1": [QueueWithEnd, DequeAndFutures, *rights(Mailbox, MAILBOXES)],
     "14.2": [
-        waits_behind_the_last_turn,
-        shields_until_it_is_over,
-        with_a_stack,
-        with_two_loops,
-        waiting_for_its_last_turn(lambda turn: concurrent.futures.wait([turn])),
-        waiting_for_its_last_turn(asks_until_it_is_done),
-        waiting_for_its_last_turn(asks_for_its_result),
+        way
+        for text in (OWNERS, *(WAITS_FOR_ITS_LAST_TURN + wait for wait in WAITS))
+        for way in rights(own_engine, text, concurrent=concurrent, contextlib=contextlib, time=time)
     ],
-    "14.3": [listener_cancels_me, with_a_callback, with_a_task_group, races_every_wait],
+    "14.3": rights(stream_until_gone, STREAMERS, anyio=anyio),
 }

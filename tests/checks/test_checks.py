@@ -32,7 +32,7 @@ HINTS = ("idea", "outline", "nearly")
 EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=1)]
 """
 QUIZ = """
-QUIZ = "What is\\n`2 * 2`?\\n- 3\\n  That is 2 + 1.\\n+ 4\\n  Two\\n  twos.\\n- <5>\\n  Too many."
+QUIZ = "What is\\n`2 * 2`?\\n- 3 => That is 2 + 1.\\n+ 4\\n  Two\\n  twos.\\n- <5>\\n  Too many."
 """
 REFERENCE = '''
 def double(numbers):

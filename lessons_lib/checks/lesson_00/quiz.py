@@ -19,26 +19,20 @@ SLIPS = """
 QUIZ = """
 With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does the model
 compute?
-- 110
-  That is 20 + 21 + 22 + 23 + 24, the count without a cache.
-- 25
-  The fifth new token is chosen, but no pass reads it.
+- 110 => That is 20 + 21 + 22 + 23 + 24, the count without a cache.
+- 25 => The fifth new token is chosen, but no pass reads it.
 + 24
   The prefill computes 20 and gives the first new token. Each of the other four takes a decode step, which computes one.
-- 5
-  That is the number of passes. The prefill is one of them, and it computes the whole prompt.
+- 5 => That is the number of passes. The prefill is one of them, and it computes the whole prompt.
 
 The model answered a prompt of 100 tokens with 50 new tokens, and the cache was kept. Now the user appends 20 more
 tokens to that text. What is the minimum number of tokens the model must compute to choose the next one?
 + 21
   The 50th new token was chosen but never fed, so it isn't in the cache. One pass computes it and the 20 tokens after
   it.
-- 20
-  The cache holds 149 tokens, not 150. The last token of an answer is chosen, but no pass reads it.
-- 1
-  That would be a decode step. But the user added 20 tokens, and the model has read none of them.
-- 170
-  Appending text doesn't change the keys and values of the old tokens, so they needn't be computed again.
+- 20 => The cache holds 149 tokens, not 150. The last token of an answer is chosen, but no pass reads it.
+- 1 => That would be a decode step. But the user added 20 tokens, and the model has read none of them.
+- 170 => Appending text doesn't change the keys and values of the old tokens, so they needn't be computed again.
 
 The cache holds a text of 100 tokens. Now the user replaces the 40th token by another one. Whose keys and values are
 still right, in every layer?
@@ -47,6 +41,5 @@ still right, in every layer?
   and values.
 + Those of the 39 tokens before it
   A token sees only itself and earlier tokens. The tokens before the 40th have never seen it.
-- None
-  The first 39 tokens see only each other. Nothing that they depend on has changed.
+- None => The first 39 tokens see only each other. Nothing that they depend on has changed.
 """

@@ -11,8 +11,7 @@ SLIPS = """
 
 QUIZ = """
 A slot goes to a new request. Why don't we have to erase the old keys and values in its row?
-- They are zero by then.
-  Nothing sets them to zero. They stay until they are overwritten.
+- They are zero by then. => Nothing sets them to zero. They stay until they are overwritten.
 + The mask lets a token see only the columns up to its own position, and those have been overwritten.
   A row's own tokens fill columns 0, 1, 2, ... in order. Anything beyond them is masked and never contributes.
 - They are similar to the new ones, so they do little harm.

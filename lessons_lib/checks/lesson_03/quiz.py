@@ -16,8 +16,7 @@ By mistake, `free` puts a request's blocks into the queue first block first. Wha
   They don't have to be. That is the point of the table: any free block will do.
 + Later requests that begin with the same text find less of it intact.
   The beginning is then overwritten first, and a tail without its beginning is useless.
-- Nothing: free blocks are all alike.
-  For their next owner they are. But their old keys differ.
+- Nothing: free blocks are all alike. => For their next owner they are. But their old keys differ.
 
 Requests hold about 1,000 tokens each, no two the same length. You change the block size from 16 to 64. What happens to
 the percentage of memory that is wasted?
@@ -25,6 +24,5 @@ the percentage of memory that is wasted?
   About half a block per request is empty: 8 slots before and 32 now, compared with 1,000 tokens.
 - It stays the same, because the requests do.
   The last block of each request is half empty on average, and it is now four times as large.
-- It falls, because there are fewer blocks.
-  The tables have fewer entries, but the last blocks have more empty slots.
+- It falls, because there are fewer blocks. => The tables have fewer entries, but the last blocks have more empty slots.
 """

@@ -58,6 +58,5 @@ its steps does it get its first token?
   token.
 - In the fifth one.
   The fourth row has the last 25 of the prompt's tokens, and its logits predict the first token of the answer.
-- In the hundredth one.
-  That would be one token of the prompt in each row. It gets what the others leave: 25.
+- In the hundredth one. => That would be one token of the prompt in each row. It gets what the others leave: 25.
 """

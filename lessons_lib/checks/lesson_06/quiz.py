@@ -12,8 +12,7 @@ SLIPS = """
 QUIZ = """
 Blocks hold 16 tokens. A request with blocks [7, 2] and 20 cached tokens decodes. Where is its new key written, and what
 is read?
-- Slot 20; slots 0 to 20.
-  Those are positions. Position 20 is in the second block of the table, block 2, at offset 4.
+- Slot 20; slots 0 to 20. => Those are positions. Position 20 is in the second block of the table, block 2, at offset 4.
 + Slot 36; block 7, then block 2 up to and including offset 4.
   2 × 16 + 4 = 36. It reads its 20 old tokens and the new one, first from block 7, then from block 2.
 - Slot 36; all 32 slots of blocks 7 and 2.
@@ -25,19 +24,15 @@ is read?
 After some blocks, a query's state is maximum 4, total 3. The next block has scores 6 and 5. What is the new total?
 - 3 + e⁰ + e⁻¹
   The old total is relative to the maximum 4, the new weights to 6. Rescale the old total before you add them.
-- 3 e² + e⁰ + e⁻¹
-  The factor is exp(old − new) = e⁻². A larger maximum makes the old sum count for less.
-+ 3 e⁻² + e⁰ + e⁻¹
-  The old total times exp(4 − 6), plus exp(6 − 6) and exp(5 − 6).
+- 3 e² + e⁰ + e⁻¹ => The factor is exp(old − new) = e⁻². A larger maximum makes the old sum count for less.
++ 3 e⁻² + e⁰ + e⁻¹ => The old total times exp(4 − 6), plus exp(6 − 6) and exp(5 − 6).
 - 3 + e⁶ + e⁵
   These are bare exponentials, added to a total that is relative to 4. And with scores near 90 they would overflow.
 
 A sequence has 20 cached tokens, in blocks of 16. A chunk of 3 new tokens is computed. Which keys does the second of
 them attend to, and how many slots are read?
-- Keys 0 to 1; 2 slots.
-  It's the second of its chunk, but it is at position 21 of its sequence.
-- Keys 0 to 22; 23 slots.
-  The slots are right. But key 22 belongs to the third new token, which comes after it.
+- Keys 0 to 1; 2 slots. => It's the second of its chunk, but it is at position 21 of its sequence.
+- Keys 0 to 22; 23 slots. => The slots are right. But key 22 belongs to the third new token, which comes after it.
 + Keys 0 to 21; 23 slots.
   The tokens are at positions 20, 21 and 22. All 23 slots are read, since the third one needs them. For the second one,
   key 22 is hidden.

@@ -19,21 +19,17 @@ A machine reads 4 TB/s. The keys and values of a batch of decodes are 8 GB, and 
 - Every key is read more than once.
   That would explain the time, but so would waiting. Bytes divided by bandwidth is a lower bound on the time; it doesn't
   say where the rest goes.
-- The arithmetic takes 500 µs.
-  Reading and computing can overlap, so the difference isn't the time of either.
+- The arithmetic takes 500 µs. => Reading and computing can overlap, so the difference isn't the time of either.
 - A kernel with larger tiles would take less than 2,000 µs.
   Larger tiles mean fewer iterations. The bytes stay the same, and reading them takes 2,000 µs.
 
 Blocks of 16, BLOCK_N = 64, a context of 100. How many keys does the second iteration of your kernel load, and from how
 many blocks?
-- 64 keys from 4 blocks
-  The tile has the positions 64 to 127, and the sequence ends at 99. What is past it is masked.
-- 36 keys from 4 blocks
-  The fourth block would start at position 112, past the last token.
+- 64 keys from 4 blocks => The tile has the positions 64 to 127, and the sequence ends at 99. What is past it is masked.
+- 36 keys from 4 blocks => The fourth block would start at position 112, past the last token.
 - 16 keys from 1 block
   That's a kernel that goes block by block. Here each of the 64 positions looks up its own block.
-+ 36 keys from 3 blocks
-  Positions 64 to 99: all of blocks 4 and 5 of the table, and 4 keys of its block 6.
++ 36 keys from 3 blocks => Positions 64 to 99: all of blocks 4 and 5 of the table, and 4 keys of its block 6.
 
 A model has 4 query heads per KV head. What changes in a step of decodes if BLOCK_M goes from 16 to 64?
 - The bytes of keys and values fall to a quarter.
@@ -54,6 +50,5 @@ of parts of a sequence depend, and how?
   Length alone doesn't say whether processors are idle. 64 long sequences keep them busy without parts.
 + On how many programs there are without parts: split until all processors have some, and no further.
   Splitting helps only where processors would be idle. Past that, parts cost time and save none.
-- On the memory: more parts read fewer bytes.
-  Each key is read once, by one program, however the sequence is cut.
+- On the memory: more parts read fewer bytes. => Each key is read once, by one program, however the sequence is cut.
 """

@@ -11,14 +11,10 @@ SLIPS = """
 QUIZ = """
 A step costs 4 ms, and 10 µs for each token. 20 sequences decode, and a prompt of 900 tokens arrives. The budget is the
 largest with which no step takes longer than 7 ms. After how many steps does the prompt's first token come?
-- 1
-  920 tokens would take 13.2 ms. A budget of 300 takes 7.
-- 3
-  900 / 300 forgets the decodes: they take 20 tokens of each step.
-+ 4
-  7 ms leave 3 ms for tokens: 300. The decodes take 20, so chunks have 280: three of them and the 60 that are left.
-- 45
-  That is with chunks of 20. The decodes take 20 tokens, and the prompt gets the other 280.
+- 1 => 920 tokens would take 13.2 ms. A budget of 300 takes 7.
+- 3 => 900 / 300 forgets the decodes: they take 20 tokens of each step.
++ 4 => 7 ms leave 3 ms for tokens: 300. The decodes take 20, so chunks have 280: three of them and the 60 that are left.
+- 45 => That is with chunks of 20. The decodes take 20 tokens, and the prompt gets the other 280.
 
 A server uses shortest job first. All requests together are 60% of what the machine can serve. Can a request with a long
 answer be starved?
@@ -38,11 +34,9 @@ next step compute, by the scheduler of this lesson?
 + 1
   A takes a block for its token. B's share is all 40 tokens that it lacks, which end in its fourth block: it needs two
   more, and one is free. So it stalls, and while it does, C isn't admitted.
-- 9
-  1 of A and 8 of C? C would take the block that B waits for. If a sequence has stalled, none is admitted.
+- 9 => 1 of A and 8 of C? C would take the block that B waits for. If a sequence has stalled, none is admitted.
 - 13
   1 of A and the 12 that B's second block has room for? A chunk isn't cut to fit the blocks. It is computed as a whole,
   or its sequence stalls.
-- 41
-  1 + 40 fit into the budget, but B's 40 need two blocks, and A has left one.
+- 41 => 1 + 40 fit into the budget, but B's 40 need two blocks, and A has left one.
 """

@@ -9,10 +9,8 @@ SLIPS = """
 QUIZ = """
 A sequence with a prompt of 100 tokens was preempted after 13 tokens of its answer, and its cache was dropped. It is
 admitted again, alone, with a budget of 64 tokens per step. In which step is its next token chosen?
-- In the first.
-  113 known tokens have to be computed, and a step has room for 64.
-+ In the second.
-  64 of its 113 known tokens, then the other 49: it doesn't matter which belong to the answer.
+- In the first. => 113 known tokens have to be computed, and a step has room for 64.
++ In the second. => 64 of its 113 known tokens, then the other 49: it doesn't matter which belong to the answer.
 - In the third: two for the prompt, one for the answer so far.
   A chunk doesn't end where the prompt does. The second one has 36 prompt tokens and 13 answer tokens.
 - In the 15th: two for the prompt, then one for each answer token.
@@ -33,10 +31,8 @@ that prefills 8,192 takes 26 ms. Why may recomputing the victim be the better ch
 + The victim comes back in a step that runs anyway, and most of the 17 ms are what any step takes.
   What counts is how much longer 512 tokens make that step. 7,680 more tokens take 9 ms: about 1.2 µs per token, or 0.6
   ms for the victim.
-- A recomputed cache is more exact than a copied one.
-  A copy has the same bits. The tokens are the same either way.
-- The copies keep the GPU from computing anything else.
-  The 2 ms already assume that. They are still less than 17 ms.
+- A recomputed cache is more exact than a copied one. => A copy has the same bits. The tokens are the same either way.
+- The copies keep the GPU from computing anything else. => The 2 ms already assume that. They are still less than 17 ms.
 - It can't be: 2 ms is less than 17 ms.
   The choice isn't between 2 and 17 ms. A swap adds its 2 ms, but recomputing doesn't add a whole step.
 """

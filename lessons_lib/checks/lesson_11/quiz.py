@@ -48,8 +48,7 @@ more. May it write to the block?
 + No: it needs a copy, in which it writes.
   `is_writable` asks for both: a single user and no hash. A sequence that finds the block later reads what was computed
   first.
-- No: it must wait until the block is evicted.
-  A block that a sequence uses isn't evicted.
+- No: it must wait until the block is evicted. => A block that a sequence uses isn't evicted.
 
 Your server's prompts begin with 900 tokens of instructions. Since last week, a line with the date and the time comes
 before them, and the first token takes twice as long. What do you change?

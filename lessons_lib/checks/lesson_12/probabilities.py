@@ -121,7 +121,6 @@ A slice cuts all rows at the same place, but `top_k` has a value for each. Compa
 + probabilities = scaled.softmax(dim=-1)
 Only `float("-inf")` surely cuts a token: e⁰ is 1, and the logits that stay may be lower than any other number.
 ~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
-or ~ top_k[:, None], float("-inf") => top_k[:, None], -1e4
 `top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
 - rank
 + rank = torch.arange(logits.shape[-1], device=logits.device)
@@ -129,9 +128,7 @@ or ~ top_k[:, None], float("-inf") => top_k[:, None], -1e4
 or ~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
 You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
 probability.
-~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) > top_p[:, None] + 1e-6) & (rank > 0)
-or ~ of_likelier >= top_p[:, None] => (probabilities.cumsum(dim=-1) >= top_p[:, None] - 1e-6) & (rank > 0)
-or = of_likelier = probabilities.cumsum(dim=-1)
+= of_likelier = probabilities.cumsum(dim=-1)
 The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`.
 ~ of_likelier >= top_p[:, None] => of_likelier > top_p[:, None]
 You subtracted two probabilities from the sum. The tokens before it: `cumsum` minus its own probability.
@@ -152,8 +149,7 @@ or ~ of_likelier >= top_p[:, None] => (probabilities < top_p[:, None]) & (rank >
 You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over that.
 = of_likelier = scaled.softmax(dim=-1).cumsum(dim=-1) - scaled.softmax(dim=-1)
 `top_p` is a share of what is left: divide the exponentials by their sum before you compare.
-- probabilities = scaled
-+ probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
+- probabilities = scaled => probabilities = (scaled - scaled[:, :1]).exp().masked_fill(rank >= top_k[:, None], 0.0)
 You applied `top_p` to probabilities without the temperature. Divide by the temperature first.
 - of_likelier
 + plain = (scaled * temperature[:, None]).masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)
@@ -169,8 +165,7 @@ or ~ temperature[:, None] => temperature[0]
 ~ top_k[:, None] => top_k[0]
 ~ top_p[:, None] => top_p[0]
 A value per row is [N]. `[:, None]`, or `keepdim=True` in a sum, makes it [N, 1], which broadcasts over [N, vocabulary].
-~ sum(dim=-1, keepdim=True) => sum(dim=-1)
-or ~ temperature[:, None] => temperature
+~ temperature[:, None] => temperature
 or ~ top_k[:, None] => top_k
 Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens.
 ~ .softmax(dim=-1) => .softmax(dim=0)
@@ -205,10 +200,6 @@ Dividing in place changes the caller's logits: `logits / …` makes a new tensor
 - scaled
 + logits /= temperature[:, None]
 + scaled, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
-or - scaled
-+ scaled = logits.double()
-+ scaled /= temperature[:, None]
-+ scaled, tokens = scaled.sort(dim=-1, descending=True, stable=True)
 Don't change the caller's settings in place: make a new tensor.
 - rank
 + rank = torch.arange(logits.shape[-1])

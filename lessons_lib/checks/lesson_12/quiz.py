@@ -18,8 +18,7 @@ now?
   requests in one step after the other.
 - Each request of the step gets its token twice.
   No token has been appended yet: the core does that once the step is whole.
-- The same step is tried again, forever.
-  The requests of the step have ended, so the next step has others.
+- The same step is tried again, forever. => The requests of the step have ended, so the next step has others.
 
 A colleague makes the random number of a token `hash(hash(seed + position) + token id)`, with a perfect hash. Your users
 choose seeds 1, 2, 3, … Do you take the change?

@@ -175,8 +175,7 @@ def tell(case: Case) -> str:
 MISTAKES = """
 The caller of one request must not get the error of another, and the engine must go on: catch every `Exception` of these
 four calls, and `raise StepFailed(requests) from error`.
-~ except Exception as error: => except ZeroDivisionError as error:
-or ~ except Exception as error: => except MemoryError as error:
+~ except Exception as error: => except MemoryError as error:
 `except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine recovers from
 an interrupt at its next call.
 ~ except Exception as error: => except BaseException as error:
@@ -187,16 +186,8 @@ Copying blocks may fail, too: it belongs into the `try`.
 + try:
 +     logits = core.forward(scheduler_output)
 `sample` and `keep_tokens` may fail, too: all four calls belong into the `try`.
-- in_flight =
-+ pass
-- return core.count_launched
-+ in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-+ ...
-or - in_flight =
-+ tokens = core.sample(scheduler_output, logits)
-- return core.count_launched
-+ in_flight = core.keep_tokens(scheduler_output, tokens)
-+ ...
+- in_flight = => pass
+< return core.count_launched => in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 An error of `count_launched` is a bug of the engine, and no request is to blame. Call it below the `try`.
 - in_flight =
 + in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
@@ -205,12 +196,9 @@ or - return core.count_launched
 + try: return core.count_launched(scheduler_output, in_flight, logits)
 + except Exception: return None
 A failed step has no tokens. Raise: what comes after the `except` must not run.
-- raise StepFailed
-+ return None
-or - raise StepFailed
-+ return StepFailed(requests or scheduler_output.swapped_out)
-or - raise StepFailed
-+ pass
+- raise StepFailed => return None
+or - raise StepFailed => return StepFailed(requests or scheduler_output.swapped_out)
+or - raise StepFailed => pass
 Don't try again: what was allocated for this step isn't in order any more. The core begins again from the tokens.
 - raise StepFailed
 + try:
@@ -246,9 +234,7 @@ Copy blocks before the pass: it writes into blocks whose old contents must be sa
 + if not requests:
 +     core.copy_blocks(scheduler_output.block_copies)
 +     return None
-- in_flight =
-+ core.copy_blocks(scheduler_output.block_copies)
-+ ...
+< in_flight = => core.copy_blocks(scheduler_output.block_copies)
 Copy the blocks even if nothing is scheduled: the next step may overwrite what they save.
 - core.copy_blocks ... return None
 + if not requests:
@@ -261,8 +247,7 @@ If nothing is scheduled, return None before the model is called.
 `core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
 ~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
 Return what `count_launched` returns: without that call, the next step computes the same tokens again.
-- return core.count_launched
-+ core.count_launched(scheduler_output, in_flight, logits)
+- return core.count_launched => core.count_launched(scheduler_output, in_flight, logits)
 or - return core.count_launched
 """
 

@@ -45,9 +45,6 @@ or ~ return len(text) - held, False => return len(text) - min(len(text), max(map
 or ~ return len(text) - held, False => return len(text) - min(len(text), max(map(len, stop), default=0)), False
 Of several beginnings that match, hold back the longest: a shorter one would show a part of it.
 ~ held = max( => held = min(
-or - held =
-+ found = [string[:n] for string in stop for n in range(1, len(string)) if text.endswith(string[:n])]
-+ held = len(found[0]) if found else 0
 Not only the first stop string whose beginning matches counts. Look at all, and take the longest.
 - held =
 + found = [[n for n in range(1, len(string)) if text.endswith(string[:n])] for string in stop]
@@ -63,11 +60,9 @@ The whole text may be the beginning of a stop string.
 A beginning that matches is held back: `string[:n]`. You look for the *ends* of stop strings.
 ~ string[:size] => string[-size:]
 Any letter of a stop string isn't a beginning of it. Only `string[:n]`, at the very end of the text, is held back.
-- held =
-+ held = len(text) - len(text.rstrip("".join(stop))) if "".join(stop) else 0
+- held = => held = len(text) - len(text.rstrip("".join(stop))) if "".join(stop) else 0
 or ~ text.endswith(beginning) => beginning in text
-or - held =
-+ held = max((1 for string in stop for letter in string if text.endswith(letter)), default=0)
+or - held = => held = max((1 for string in stop for letter in string if text.endswith(letter)), default=0)
 Return how many characters can be shown, not how many are held back.
 ~ return len(text) - held, False => return held, False
 Look for complete stop strings first. If one is in the text, the answer has ended, even if a longer one may have begun.
@@ -84,7 +79,6 @@ A stop string isn't part of the answer: return where it begins.
 or = return len(text), True
 The answer ends where the *first* stop string in the text begins: the smallest index.
 ~ return min(found), True => return max(found), True
-or ~ text.index(string) for => text.rindex(string) for
 or ~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
 The stop string that comes first in the *text* counts, whatever its place in `stop`.
 ~ return min(found), True => return found[0], True
@@ -122,8 +116,7 @@ Stop strings are plain text, not regular expressions: "." stands for itself.
 + import re
 + found = [m.start() for string in stop if (m := re.search(string.replace("?", "[?]"), text))]
 Return False and the length even if nothing is held back. Your function returns nothing there.
-- return len(text) - held
-+ if held: return len(text) - held, False
+- return len(text) - held => if held: return len(text) - held, False
 """
 
 TASK = Task(

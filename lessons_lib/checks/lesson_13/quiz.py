@@ -22,8 +22,7 @@ computes all the time. You have time for one project. Which one do you take?
 + Kernels that take half the time: then the step takes 1.5 ms.
   An overlapped step takes as long as the slower of the two, which is the CPU then. On a larger model the kernels take
   longer, and the CPU matters less.
-- Either: both are part of each step.
-  They run at the same time, so only the slower one counts.
+- Either: both are part of each step. => They run at the same time, so only the slower one counts.
 
 A step of 5 decodes is padded to the captured size 8. By mistake, the cache slots of the three padding sequences are
 still those of the last step, in which 8 sequences decoded. What happens?
@@ -32,10 +31,8 @@ still those of the last step, in which 8 sequences decoded. What happens?
 + Keys and values of other sequences may be overwritten.
   The three have left, and their blocks may belong to others by now. That is what the null block is for: it belongs to
   no sequence.
-- An error: those sequences have ended.
-  A graph knows no sequences. It writes to any slot in its buffers.
-- The 5 real sequences attend to padding.
-  Each attends through its own block table, which padding doesn't change.
+- An error: those sequences have ended. => A graph knows no sequences. It writes to any slot in its buffers.
+- The 5 real sequences attend to padding. => Each attends through its own block table, which padding doesn't change.
 
 Each answer has 9 tokens, an end token last: one from the prompt's step, 8 from decodes. The engine overlaps its steps.
 What share of the decodes that it computes is thrown away?
@@ -43,8 +40,7 @@ What share of the decodes that it computes is thrown away?
   GPU work that has been launched can't be canceled, and the other sequences need its results.
 - None: the scheduler waits for a token that may be the last.
   Any token may be the last. If it waited, there would be no overlap; a placeholder stands for the token.
-+ A ninth
-  When the end token is known, the next step has been launched with the sequence in it: one decode in nine.
++ A ninth => When the end token is known, the next step has been launched with the sequence in it: one decode in nine.
 - Half
   Only the decode after the end token isn't needed. All others were launched before their input was known on the CPU,
   and are right.

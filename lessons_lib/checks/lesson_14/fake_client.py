@@ -1,10 +1,13 @@
 """The cases of 14.3, a client that may leave, and an engine with one request: both tell what still goes on."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from math import inf
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.lesson_14.virtual_loop import in_vain, settle
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_14.virtual_loop import in_vain, now, settle, until
 
 ACCEPTED, FIRST_TOKEN, BETWEEN_TOKENS = 20.0, 100.0, 20.0  # milliseconds on the virtual clock
 BATCHES = (["The"], [" old"], [" dog", " ran"])
@@ -24,8 +27,9 @@ class Case(NamedTuple):
     """When what happens, in milliseconds.
 
     Attributes:
+        send_ms: how long it takes until there is room for tokens.
         others: types of messages that come before.
-        fails_in: "add" or "tokens".
+        fails_in: "add" or "tokens", whichever raises.
         error: what `send` raises.
         cancel: when the coroutine itself is cancelled.
         at_await: the await at which it is cancelled, twice in a row, counted from 1.
@@ -43,41 +47,38 @@ class Case(NamedTuple):
     late: int | None = None
 
 
+def cases() -> Iterator[Case]:
+    yield from (Case(), Case(send_ms=25.0), Case(first_token=100_000.0))
+    yield from (Case(when, send_ms) for when, send_ms in PHASES)
+    yield from (Case(110.0, others=("http.request",)), Case(110.0, others=("http.other",)))
+    yield from (Case(110.0, others=("http.request",) * 3), Case(others=("http.request",)))
+    yield from (Case(fails_in="add"), Case(fails_in="tokens"))
+    yield from (Case(error=error) for error in (EngineFailed, ConnectionError, TimeoutError))
+    yield from (Case(cancel=when, send_ms=send_ms) for when, send_ms in PHASES)
+    for late in range(6):
+        yield from (Case(ACCEPTED, late=late), Case(cancel=ACCEPTED, late=late))
+    for number in range(1, 11):
+        yield from (Case(at_await=number), Case(IN_STREAM, at_await=number))
+
+
 class EngineFailed(RuntimeError):
     """What a fake raises when it is told to."""
-
-
-def now() -> float:
-    return 1000 * asyncio.get_running_loop().time()
-
-
-async def until(when: float) -> None:
-    if when > now():
-        await asyncio.sleep((when - now()) / 1000)
 
 
 class FakeClient:
     """
     Attributes:
+        messages: (when, type) in order; after the last one, it says nothing more.
         sent: (when, tokens) that it got.
-        faults: what the caller did wrong.
+        faults: what the caller did wrong, and the idea behind it.
         is_receiving, is_sending: whether a call waits.
     """
 
-    def __init__(
-        self, messages: tuple[tuple[float, str], ...], send_ms: float, error: type[Exception] | None, late: int
-    ):
-        """
-        Args:
-            messages: (when, type) in order; after the last one, it says nothing more.
-            send_ms: how long it takes until there is room for tokens.
-            error: what `send` raises.
-            late: the rounds of the event loop by which `receive` returns later.
-        """
-        self.messages, self.send_ms, self.error, self.late = list(messages), send_ms, error, late
-        self.leaves_at = next((when for when, kind in messages if kind == LEAVES), float("inf"))
+    def __init__(self, case: Case):
+        self.case = case
+        self.messages = [(50.0, kind) for kind in case.others] + [(case.leaves or inf, LEAVES)] * bool(case.leaves)
         self.sent: list[tuple[float, list[str]]] = []
-        self.faults: list[str] = []
+        self.faults: dict[str, str] = {}
         self.is_receiving = self.is_sending = self.has_received = False
 
     def listens(self) -> str:
@@ -87,19 +88,25 @@ class FakeClient:
         return "no: an earlier call has ended" if self.has_received else "no: it has never been called"
 
     def receive(self) -> Coroutine[Any, Any, dict[str, Any]]:
-        in_vain(self, "`receive` was called again and again, and nothing else ever ran.", self.faults)
+        if in_vain(self):
+            what = "`receive` was called again and again, and nothing else ever ran."
+            self.faults[what] = (
+                "A client that has left says so again and again, without a wait: end the listening at the message "
+                'whose "type" is “http.disconnect”. And `receive` returns a message only after `await`.'
+            )
+            raise Mistake(what, idea=self.faults[what])
         return self._receive()
 
     async def _receive(self) -> dict[str, Any]:
         if self.is_receiving:
-            self.faults.append("`receive` was called while another call of it was still waiting.")
-            await asyncio.get_running_loop().create_future()
+            self.faults["`receive` was called while another call of it was still waiting."] = ""
+            await asyncio.Event().wait()
         self.is_receiving = self.has_received = True
         try:
             if not self.messages:
-                await asyncio.get_running_loop().create_future()
+                await asyncio.Event().wait()
             await until(self.messages[0][0])
-            await settle(self.late)
+            await settle(self.case.late or 0)
             kind = self.messages[0][1]
             if kind != LEAVES:  # that one is told again and again
                 self.messages.pop(0)
@@ -109,20 +116,20 @@ class FakeClient:
 
     async def send(self, tokens: list[str]) -> None:
         if self.is_sending:
-            self.faults.append("`send` was called while the call before was still waiting.")
-        if now() >= self.leaves_at:
+            self.faults["`send` was called while the call before was still waiting."] = ""
+        if now() >= (self.case.leaves or inf):
             return  # as a server does: no error says that the client has gone
         self.is_sending = True
         try:
-            await asyncio.sleep(self.send_ms / 1000)
-            if self.error:
-                raise self.error("the connection broke")
+            await asyncio.sleep(self.case.send_ms / 1000)
+            if self.case.error:
+                raise self.case.error("the connection broke")
             self.sent.append((round(now(), 3), tokens if isinstance(tokens, str) else list(tokens)))
         finally:
             self.is_sending = False
 
 
-class FakeRequest:
+class FakeRequest(AsyncIterator, AbstractAsyncContextManager):
     """The engine's side: `add` returns the request itself as its stream.
 
     Attributes:
@@ -130,13 +137,9 @@ class FakeRequest:
         waits: for what, in words; "" for nothing.
     """
 
-    def __init__(self, first_token: float, fails_in: str):
-        """
-        Args:
-            fails_in: "add" or "tokens", whichever raises.
-        """
-        self.arrivals = [first_token + number * BETWEEN_TOKENS for number in range(len(BATCHES))]
-        self.fails_in, self.waits, self.num_taken, self.is_open = fails_in, "", 0, False
+    def __init__(self, case: Case):
+        self.arrivals = [case.first_token + number * BETWEEN_TOKENS for number in range(len(BATCHES))]
+        self.fails_in, self.waits, self.num_taken, self.is_open = case.fails_in, "", 0, False
 
     async def _wait(self, for_what: str, when: float) -> None:
         self.waits = for_what
@@ -156,9 +159,6 @@ class FakeRequest:
             raise
         return self
 
-    def __aiter__(self) -> "FakeRequest":
-        return self
-
     async def __anext__(self) -> list[str]:
         self.is_open = self.is_open and self.num_taken < len(BATCHES)
         if not self.is_open:
@@ -173,32 +173,24 @@ class FakeRequest:
     async def aclose(self) -> None:
         self.is_open = False
 
-    async def __aenter__(self) -> "FakeRequest":
-        return self
-
     async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-
-def clock() -> str:
-    return f"{now() / 1000:g} s" if now() >= 1000 else f"{now():g} ms"
+        self.is_open = False
 
 
 def tell(case: Case) -> str:
     first = "100, 120 and 140 ms" if case.first_token == FIRST_TOKEN else "100 s, and 20 and 40 ms later"
     told = [f"three lists of tokens come after {first}"]
     told += [f"after 50 ms, a message “{kind}” comes" for kind in case.others]
-    if case.fails_in:
-        told.append(f"{'`add`' if case.fails_in == 'add' else 'the stream'} raises EngineFailed")
-    if case.error:
-        told.append(f"`send` raises {case.error.__name__}")
+    told += [f"{'`add`' if case.fails_in == 'add' else 'the stream'} raises EngineFailed"] * bool(case.fails_in)
+    told += [f"`send` raises {error.__name__}" for error in (case.error,) if error]
     when, who = case.cancel or case.leaves, "the client leaves" if case.leaves else "the client stays"
     if case.cancel:
         who = "your coroutine itself is cancelled"
     if case.late is not None:
-        told.append(f"{who} at the very moment at which `add` returns")
-    else:
-        told.append(f"{who} after {when:g} ms, {PHASES.get((when, case.send_ms), '')}".rstrip(", ") if when else who)
+        who += " at the very moment at which `add` returns"
+    elif when:
+        who += f" after {when:g} ms, {PHASES.get((when, case.send_ms), '')}".rstrip(", ")
+    told.append(who)
     if case.at_await:
         told.append(f"your coroutine is cancelled at its await number {case.at_await}, and once more right after")
     return f"{'; '.join(told)}."

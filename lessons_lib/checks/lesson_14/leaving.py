@@ -2,27 +2,13 @@
 
 import asyncio
 import contextlib
-import inspect
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
-from lessons_lib.checks.exercise import Mistake, short
-from lessons_lib.checks.lesson_14.fake_client import (
-    ACCEPTED,
-    IN_STREAM,
-    LEAVES,
-    PHASES,
-    SLOW,
-    Case,
-    EngineFailed,
-    FakeClient,
-    FakeRequest,
-    clock,
-    tell,
-    until,
-)  # fmt: skip
-from lessons_lib.checks.lesson_14.virtual_loop import accident, noticing, play, settle, state_of
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_14.fake_client import SLOW, Case, EngineFailed, FakeClient, FakeRequest, cases, tell
+from lessons_lib.checks.lesson_14.virtual_loop import accident, now, play, settle, started, state_of, until
 
 WAIT = (
     "Wait for both at once, the work and `receive`: `asyncio.wait`, without a timeout. A client that stays says "
@@ -31,53 +17,29 @@ WAIT = (
 EXPECTED = (EngineFailed, ConnectionError, TimeoutError, BaseExceptionGroup)
 
 
-def cases() -> Iterator[Case]:
-    yield Case()
-    yield from (Case(send_ms=25.0), Case(first_token=100_000.0))
-    for when, send_ms in PHASES:
-        yield Case(when, send_ms)
-    yield from (Case(110.0, others=("http.request",)), Case(110.0, others=("http.other",)))
-    yield from (Case(110.0, others=("http.request",) * 3), Case(others=("http.request",)))
-    yield from (Case(fails_in="add"), Case(fails_in="tokens"))
-    yield from (Case(error=error) for error in (EngineFailed, ConnectionError, TimeoutError))
-    for when, send_ms in PHASES:
-        yield Case(cancel=when, send_ms=send_ms)
-    for late in range(6):
-        yield from (Case(ACCEPTED, late=late), Case(cancel=ACCEPTED, late=late))
-    for number in range(1, 11):
-        yield from (Case(at_await=number), Case(IN_STREAM, at_await=number))
+def clock() -> str:
+    return f"{now() / 1000:g} s" if now() >= 1000 else f"{now():g} ms"
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
         hit: asyncio.Future[None] = loop.create_future()
-        messages = (*((50.0, kind) for kind in case.others), *(((case.leaves, LEAVES),) if case.leaves else ()))
-        client = FakeClient(messages, case.send_ms, case.error, case.late or 0)
-        request = FakeRequest(case.first_token, case.fails_in)
-        coroutine = attempt(request.add, client.receive, client.send)
-        if not inspect.iscoroutine(coroutine):
-            raise Mistake(f"`stream_until_gone` should be a coroutine; yours returned {short(coroutine)}.")
+        client, request = FakeClient(case), FakeRequest(case)
 
         def at_await(number: int) -> None:
-            if number + 1 == case.at_await:
+            if number == case.at_await:
                 loop.call_soon(lambda: (owner.cancel(), loop.call_soon(owner.cancel), hit.set_result(None)))
-
-        async def noticed() -> Any:
-            return await noticing(coroutine, at_await)
 
         def end() -> dict[str, Any]:
             doing = request.waits or ("waiting in `send`" if client.is_sending else "")
             if case.late is not None:  # either end is right
                 return {"whether the request is still open": request.is_open and not doing}
             was_cut = case.at_await and not hit.done()  # it has ended before its await of this number
-            seen: dict[str, Any] = {
-                "the state of your coroutine": Shown("cancelled") if was_cut else state_of(owner, *EXPECTED)
-            }
+            state = Shown("cancelled") if was_cut else state_of(owner, *EXPECTED)
+            seen: dict[str, Any] = {"the state of your coroutine": state}
             if not (case.at_await or case.cancel):
-                seen["what it returned"] = (
-                    owner.result() if seen["the state of your coroutine"] == "at its end" else None
-                )
+                seen["what it returned"] = owner.result() if state == "at its end" else None
                 seen["when `send` got what, in ms"] = client.sent
             return seen | {
                 "what its work still does": Shown(doing or "nothing"),
@@ -86,43 +48,39 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
                 "how many of its tasks still run": len(asyncio.all_tasks() - {owner, asyncio.current_task()}),
             }
 
-        owner = asyncio.ensure_future(noticed())
-        moment = case.leaves or case.cancel
+        def look_at(look: Callable[[], dict[str, Any]]) -> None:
+            for what, idea in client.faults.items() if not case.at_await else ():
+                raise Mistake(what, idea=idea)
+            watch(clock(), accident, owner, *EXPECTED, look=look)
+
+        coroutine = attempt(request.add, client.receive, client.send)
+        owner = started("stream_until_gone", coroutine, "It waits for the engine and for the client", at_await)
+        moment = case.leaves or case.cancel or 0.0
         if moment and case.late is None and not case.at_await:
             await until(moment - 1)
-            listens = {"whether a call of `receive` waits": Shown(client.listens())}
-            watch(clock(), accident(owner, *EXPECTED), look=lambda: listens)
-            await until(moment)
-        if case.cancel:
-            await until(case.cancel)
-            await settle(case.late or 0)
-            owner.cancel()
-        if case.late is not None:
-            await until(ACCEPTED)
-            await settle(10)
-            await asyncio.wait([owner], timeout=4 * SLOW)
+            look_at(lambda: {"whether a call of `receive` waits": Shown(client.listens())})
         if case.at_await:
             await asyncio.wait((hit, owner), return_when=asyncio.FIRST_COMPLETED)
         else:
-            await until(moment + 1 if moment else case.first_token + 190)
+            await until(moment or case.first_token + 190)
+        if case.cancel:
+            await settle(case.late or 0)
+            owner.cancel()
+        if case.late is not None:
+            await settle(10)
+            await asyncio.wait([owner], timeout=4 * SLOW)
+        if moment and not case.at_await:
+            await until(moment + 1)
         await settle()
-        if client.faults and not case.at_await:
-            raise Mistake(client.faults[0])
-        watch(clock(), accident(owner, *EXPECTED), look=end)
+        look_at(end)
 
     play(story, WAIT, most_timers=60)
 
 
-async def no_close(add: Any, send: Any) -> None:
-    async for tokens in await add():
+async def no_close(streams: list[Any], add: Any, send: Any) -> None:
+    streams.append(await add())
+    async for tokens in streams[0]:
         await send(tokens)
-
-
-async def late_close(add: Any, send: Any) -> None:
-    stream = await add()
-    async for tokens in stream:
-        await send(tokens)
-    await stream.aclose()
 
 
 MISTAKES = """
@@ -131,43 +89,17 @@ Nothing else tells that a client leaves: a `send` to one that has left raises no
 + await send_all(add, send)
 + return True
 The one that listens must end the work, whatever it waits for, `send` too: cancel its task.
-- if not sending.done(): ... return False
-- sending.result()
-+ is_whole = sending.done()
-+ await sending
-+ return is_whole
-A client that has left says so again and again, without a wait: end the listening at the message whose "type" is
-“http.disconnect”. And `receive` returns a message only after `await`.
-~ "http.disconnect" => "http.disconnected"
-or - while (await receive()) ... pass
-+ while True: receive().close()
-A message of another type means nothing: only “http.disconnect” says that the client has left.
-- while (await receive()) ... pass
-+ await receive()
-or - while (await receive()) ... pass
-+ while (await receive())["type"] == "http.request": pass
-or - while (await receive()) ... pass
-+ if (await receive())["type"] != "http.disconnect": await receive()
-A message of another type means nothing: call `receive` again, however many come.
+- if not sending.done(): ... return False => if not sending.done(): await sending; return False
+A message of another type means nothing, however many come: call `receive` again until “http.disconnect”.
 - while (await receive()) ... pass
 + if (await receive())["type"] != "http.disconnect": await asyncio.get_running_loop().create_future()
 A server has thousands of such clients. `receive` and the stream wake it when there is news: wait for both at once,
 without a timeout.
-- while (await receive()) ... pass
-+ while True:
-+     with contextlib.suppress(TimeoutError):
-+         if (await asyncio.wait_for(receive(), 0.01))["type"] == "http.disconnect": return
-or - await asyncio.wait(
-+ while not sending.done() and not leaving.done(): await asyncio.sleep(0.01)
-or - await asyncio.wait(
-+ while not sending.done() and not leaving.done(): await asyncio.sleep(0)
+- await asyncio.wait( => while not sending.done() and not leaving.done(): await asyncio.sleep(0.01)
 The client stays, however long the engine takes. When a timeout is over, no client has left.
 ~ FIRST_COMPLETED) => FIRST_COMPLETED, timeout=30)
 A client that stays says nothing more. Wait for the first of the two tasks, not for both.
-~ FIRST_COMPLETED => ALL_COMPLETED
-or - await asyncio.wait(
-+ await asyncio.gather(sending, leaving)
-or ~ FIRST_COMPLETED => FIRST_EXCEPTION
+~ FIRST_COMPLETED => FIRST_EXCEPTION
 or - sending, leaving = ... await asyncio.gather(
 + async with await add() as stream:
 +     async for tokens in stream: await send(tokens); await receive()
@@ -177,24 +109,11 @@ On a connection that stays open, the listener would take the next request's mess
 - await asyncio.gather(sending, leaving,
 + await asyncio.gather(sending, return_exceptions=True)
 A task doesn't end with the coroutine that waits for it: cancel the work in a `finally`, which every way out passes.
-- sending.cancel() ... await asyncio.gather(
-+ leaving.cancel()
-+ await asyncio.gather(leaving, return_exceptions=True)
-or - sending.cancel() ... await asyncio.gather(
-+ pass
-or - finally:
-+ except ZeroDivisionError: pass
-+ else:
+- sending.cancel() ... await asyncio.gather( => pass
 Every way out must cancel both tasks, your coroutine's own cancellation, too: that's what `finally` is for.
-- try: ... await asyncio.gather(
+- try: ... await asyncio.wait(
 + await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-+ is_whole = sending.done()
-+ sending.cancel(); leaving.cancel()
-+ if is_whole: sending.result()
-+ return is_whole
-`stream.aclose()` aborts a request. Put it into a `finally`: every way out passes through it.
-~ send_all(add, send) => no_close(add, send)
-or ~ send_all(add, send) => late_close(add, send)
++ try:
 The second cancellation ends your cleanup at its first `await`. Cancel both tasks before that.
 - sending.cancel() ... await asyncio.gather(
 + leaving.cancel()
@@ -206,20 +125,11 @@ or - sending.cancel() ... await asyncio.gather(
 + leaving.cancel()
 The request is aborted by your cleanup, after an `await` that a second cancellation ends. Abort it where its tokens are
 sent, as `send_all` does.
-- async def wait_until_gone(
-+ streams = []
-+ async def kept():
-+     streams.append(await add())
-+     return streams[0]
-+ ...
-~ send_all(add, send) => no_close(kept, send)
-- await asyncio.gather(
-+ ...
-+ for stream in streams: await stream.aclose()
+< async def wait_until_gone( => streams = []
+~ send_all(add, send) => no_close(streams, add, send)
+> await asyncio.gather( => for stream in streams: await stream.aclose()
 Don't swallow `CancelledError`: it is how the server says stop.
-- finally:
-+ except asyncio.CancelledError: return False
-+ finally:
+< finally: => except asyncio.CancelledError: return False
 If you suppress the end of a task that you have cancelled, your own cancellation may be suppressed with it.
 - if not sending.done(): ... return False
 + if not sending.done():
@@ -229,32 +139,16 @@ If you suppress the end of a task that you have cancelled, your own cancellation
 - await asyncio.gather(
 Nothing has cancelled *it*. What you cancel yourself, wait for without letting its end out: ask `task.cancelled()`, or
 `asyncio.gather(…, return_exceptions=True)`.
-- if not sending.done(): ... return False
-+ if not sending.done(): sending.cancel(); await asyncio.wait([sending])
-or - if not sending.done(): ... return False
-+ if not sending.done(): sending.cancel(); await sending
-or - await asyncio.wait(
-- if not sending.done(): ... return False
-+ leaving.add_done_callback(lambda _: sending.cancel())
-+ await sending
+- if not sending.done(): ... return False => if not sending.done(): sending.cancel(); await sending
 A client that leaves isn't an error: return False.
 ~ return False => raise ConnectionError("gone")
 An exception stays in its task until something asks for it, and `task.result()` raises it.
 - sending.result()
 Only “http.disconnect” says that the client has left. Every error of the work goes on to the caller.
-- finally:
-+ except OSError: return False
-+ finally:
-or - finally:
-+ except Exception: return False
-+ finally:
-or - finally:
-+ except TimeoutError: return False
-+ finally:
+< finally: => except Exception: return False
+or < finally: => except TimeoutError: return False
 Which of the two ended first, the work or the listening? Ask the work: `task.done()`. True says that all was sent.
 ~ return False => return True
-~ return True => return False
-or ~ return False => return True
 or ~ return False => return None
 or ~ return True => return None
 or ~ if not sending.done() => if sending.done()
@@ -270,11 +164,6 @@ whose `finally` calls `aclose`. Let one task do both, as `send_all` does.
 +     sending = asyncio.ensure_future(send_all(added, send))
 +     await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
 +     if not sending.done():
-It waits for the engine and for the client: `async def`.
-- async def stream_until_gone( ... await asyncio.gather(
-+ def stream_until_gone(add, receive, send):
-+     asyncio.ensure_future(send_all(add, send))
-+     return True
 """
 
 TASK = Task(
@@ -282,7 +171,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES, contextlib=contextlib, no_close=no_close, late_close=late_close),
+    known=mistakes(MISTAKES, contextlib=contextlib, no_close=no_close),
     about={
         "the state of your coroutine": "When the client leaves, the work ends at once; a cancelled coroutine ends with "
         "CancelledError; an error of the work goes on to the caller, as it is and in no group.",
@@ -292,8 +181,8 @@ TASK = Task(
         "the first moment to the last, in a task of its own.",
         "what its work still does": "A task doesn't end with the coroutine that started it: cancel it, in a `finally`, "
         "before anything that you await there. Or does `asyncio.shield` keep it from ending?",
-        "whether the request is still open": "`stream.aclose()` aborts it. However the work ends, it passes through "
-        "`finally`.",
+        "whether the request is still open": "`stream.aclose()` aborts a request. Put it into a `finally`: every way "
+        "out passes through it.",
         "whether a call of `receive` still waits": "Cancel the listener, before anything that your cleanup awaits.",
         "how many of its tasks still run": "Cancel what you have started.",
         "what it returned": "True if all tokens were sent, False if the client left.",

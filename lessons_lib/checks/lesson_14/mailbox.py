@@ -3,13 +3,17 @@
 import asyncio
 import inspect
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.exercise import Mistake, current_case, short
-from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, outcome, play, settle
+from lessons_lib.checks.lesson_14.virtual_loop import WatchedEvent, no_sleep, play, settle
 
-WAIT = "Wait for an `asyncio.Event` that `put` and `close` set."
+WAIT = (
+    "Wait for an `asyncio.Event` that `put` and `close` set: until then, the coroutine costs nothing. Asking again and "
+    "again costs an idle server as much as work, and a pause delays each token."
+)
 WORDS = {
     "put": "put({word})",
     "put!": "put({word}) at once",
@@ -28,13 +32,9 @@ WORDS = {
 def cases() -> Iterator[str]:
     """Each is a list of steps. A reader runs after every step, but not after `put!` and `close!`."""
     yield from ("put The|put dog|take", "put a|put a|take", "put 3|put 1|put 2|take", "put 0|put None|put ''|take")
-    yield from (
-        "read|put The|got",
-        "read|sleep|put The|got",
-        "put a|take|put b|put c|take",
-        "put a|take|read|put b|got",
-    )
-    yield from ("read|put a|got|put b|take", "read|put! a|put! b|put! c|got", "read|put 0|got", "fill|take")
+    yield from ("read|put The|got", "read|sleep|put The|got", "put a|take|put b|put c|take")
+    yield from ("put a|take|read|put b|got", "read|put a|got|put b|take", "read|put! a|put! b|put! c|got")
+    yield from ("read|put 0|got", "fill|take")
     yield from ("read|put a|got|read|sleep|put b|got", "put a|take|read|put b|got|read|put c|got", "close|take|take")
     yield from ("put dog|close|take|take", "read|close|got", "read|put! dog|close|got|take", "close|put late|take")
     yield from ("read|put! a|put! b|close|got|take", "put a|close|put late|take|take", "put a|take|put b|close|take")
@@ -51,7 +51,8 @@ def run(attempt: Any, case: str, watch: Watch) -> None:
 
     async def take(box: Any) -> Any:
         if not inspect.isawaitable(taken := box.take()):
-            raise Mistake(f"`take` returned {short(taken)} at once; it should be a coroutine.")
+            idea = "If nothing is there, the reader has to wait: `async def take`, with an `await` in it."
+            raise Mistake(f"`take` returned {short(taken)} at once; it should be a coroutine.", idea=idea)
         lists.append(await taken)
         return lists[-1]
 
@@ -89,7 +90,9 @@ def run(attempt: Any, case: str, watch: Watch) -> None:
                     reader.cancel()
                 if what != "read":
                     await asyncio.wait([reader], timeout=100 if what == "sleep" else 1)
-                result = await outcome(reader)
+                await settle()
+                state = "a CancelledError" if reader.cancelled() else "nothing yet"
+                result = reader.result if reader.done() and not reader.cancelled() else partial(Shown, state)
                 if what == "rest":
                     watch("in all", lambda: [each for items in lists for each in items], subject="what readers got")
                 else:
@@ -163,11 +166,9 @@ Nothing wakes the reader: `put` has to set the event.
 - self._has_news.set()
 + self._items.append(item)
 A reader that waits must hear of the end: `close` has to set the event, too.
-- self.is_closed = True ... self._has_news.set()
-+ self.is_closed = True
+- self.is_closed = True ... self._has_news.set() => self.is_closed = True
 `put` and `close` look at `is_closed`, and so does the owner: set it in `close`.
-- self.is_closed = True ... self._has_news.set()
-+ self._has_news.set()
+- self.is_closed = True ... self._has_news.set() => self._has_news.set()
 After `close`, nothing is added: the reader was told that nothing follows.
 - if not self.is_closed: ... self._has_news.set()
 + self._items.append(item)
@@ -187,12 +188,9 @@ First in, first out: the order of the tokens is the text.
 The producer must never wait for a reader, so it has nothing to await: `def put`, not `async def put`.
 ~ def put => async def put
 Take *all* that have arrived. A reader that takes one at a time falls further and further behind.
-- items, self._items = ... return items
-+ return [self._items.pop(0)] if self._items else []
+- items, self._items = ... return items => return [self._items.pop(0)] if self._items else []
 Closed and empty, `take` returns `[]`: the reader's `while` ends with an empty list, not with None.
 ~ return items => return items or None
-The list is what the reader wants. Return it.
-- return items
 An empty list means that nothing follows. The mailbox is open, so wait until there is an item, however long.
 - while not self._items ... await self._has_news.wait()
 or - while not self._items ... await self._has_news.wait()
@@ -202,54 +200,25 @@ or - while not self._items ... await self._has_news.wait()
 +     except TimeoutError: pass
 The event is still set from the first item. Clear it before you wait, and look at the items in a `while`: an event says
 that there may be news, not that there is.
-- while not self._items ... await self._has_news.wait()
-+ if not self._items and not self.is_closed: await self._has_news.wait()
-or - while not self._items ... await self._has_news.wait()
-+ await self._has_news.wait()
-The reader never rests: clear the event before you wait for it, and `await` what `wait` returns.
-- self._has_news.clear() ... await self._has_news.wait()
-+ await self._has_news.wait()
-or ~ await self._has_news.wait() => self._has_news.wait().close()
+- while not self._items ... await self._has_news.wait() => await self._has_news.wait()
 Was the event cleared after the item had come? Then the news is lost. Clear it only while there are no items, right
 before you wait.
-- while not self._items ... await self._has_news.wait()
-+ self._has_news.clear(); await self._has_news.wait()
-or - while not self._items ... await self._has_news.wait()
-+ await self._has_news.wait(); self._has_news.clear()
+- while not self._items ... await self._has_news.wait() => self._has_news.clear(); await self._has_news.wait()
+or - while not self._items ... await self._has_news.wait() => await self._has_news.wait(); self._has_news.clear()
 Nothing follows, so the reader must not wait any more: look at `is_closed` before each wait.
 ~ while not self._items and not self.is_closed => while not self._items
 What is in the mailbox when it is closed can still be taken: `close` drops nothing, and `take` looks at the items before
 `is_closed`.
 ~ self.is_closed = True => self._items, self.is_closed = [], True
-or - items, self._items = self._items, []
-+ if self.is_closed: return []
-+ ...
-or - while not self._items
-+ if self.is_closed: return []
-+ ...
 The last tokens and the end come together. [] says that nothing follows, so it may come only when the mailbox is closed
 *and* empty. What does your code look at first when it wakes up?
-- await self._has_news.wait()
-+ ...
-+ if self.is_closed: return []
+> await self._has_news.wait() => if self.is_closed: return []
 A mailbox that waits for the end isn't a stream: return what is there, without waiting for `close`.
 ~ while not self._items and not self.is_closed => while not self.is_closed
-What was taken is gone: the next call returns only what has arrived since.
-~ = self._items, [] => = list(self._items), self._items
-or ~ = self._items, [] => = self._items, self._items
-Is your mailbox empty after the wait, too? What was taken is gone, also if the reader had to wait for it.
-- while not self._items ... return items
-+ items, self._items = self._items, []
-+ if not items and not self.is_closed:
-+     self._has_news.clear()
-+     await self._has_news.wait()
-+     items = self._items
-+ return items
+What was taken is gone, also if the reader had to wait for it: the next call returns only what has arrived since.
+~ = self._items, [] => = self._items, self._items
 `clear` empties the list that the reader gets: it's the same list. Give it away, and start a new one.
-- items, self._items = self._items, []
-+ items = self._items
-+ items.clear()
-or - items, self._items = ... return items
+- items, self._items = ... return items
 + try: return self._items
 + finally: self._items.clear()
 Return the list of items itself, without a list around it.
@@ -259,23 +228,6 @@ An answer may have the same token twice in a row. Each item counts, also those t
 An item may be anything: 0, None, an empty string. Ask whether there are items, not whether they are true.
 ~ not self._items and => not any(self._items) and
 or ~ return items => return [item for item in items if item]
-If nothing is there, the reader has to wait: `async def take`, with an `await` in it.
-- async def take ... return items
-+ def take(self):
-+     items, self._items = self._items, []
-+     return items
-While it asks, the event loop can't rest, and a hundred such readers slow each other down. Wait for an `asyncio.Event`
-that `put` sets: until then, the coroutine costs nothing.
-- self._has_news.clear() ... await self._has_news.wait()
-+ await asyncio.sleep(0)
-A long pause delays each token, and a short one costs as much as not waiting at all. Wait for an `asyncio.Event` that
-`put` sets.
-- self._has_news.clear() ... await self._has_news.wait()
-+ await asyncio.sleep(0.01)
-or - self._has_news.clear() ... await self._has_news.wait()
-+ self._has_news.clear()
-+ try: await asyncio.wait_for(self._has_news.wait(), 0.05)
-+ except TimeoutError: pass
 Don't catch `CancelledError`: the caller wants the reader to stop.
 - await self._has_news.wait()
 + try: await self._has_news.wait()

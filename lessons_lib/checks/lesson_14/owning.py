@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
-from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
-from lessons_lib.checks.lesson_14.virtual_loop import accident, noticing, play, settle, state_of
+from lessons_lib.checks.lesson_14.virtual_loop import accident, play, settle, started, state_of
 
 DONE = {"add": "{0} is added, which needs {1} turns", "abort": "{0} is aborted", "close": "the mailbox is closed"}
 WAIT = (
-    "Wait for commands only if the engine has nothing to do (`engine.open` is empty), with `await commands.take()`. "
-    "Otherwise turn follows turn, with or without commands. `commands.is_closed` says when to stop."
+    "`await` what `run_in_executor` returns. If the engine has nothing to do (`engine.open` is empty) and no command "
+    "has arrived, wait with `await commands.take()`. Asking again and again, with a pause or without, costs an idle "
+    "server as much as work. `commands.is_closed` says when to stop."
 )
 
 
@@ -50,10 +51,8 @@ def cases() -> Iterator[Case]:
     yield Case(((0, "add", "A", 6), (100, "look")), fail_at=3)
     yield Case(((0, "add", "A", 6), (2.5, "close"), (100, "look")), fail_at=1)
     life = ((0, "add", "A", 3), (7.5, "add", "B", 1), (50, "add", "C", 4), (200, "look"))
-    for number in range(1, 12):
-        yield Case(life, cancel=number)
-    for again in (1, 2, 3, 4):
-        yield Case(((0, "add", "A", 6), (100, "look")), cancel=7.5, again=again)
+    yield from (Case(life, cancel=number) for number in range(1, 12))
+    yield from (Case(((0, "add", "A", 6), (100, "look")), cancel=7.5, again=again) for again in (1, 2, 3, 4))
     yield Case(((0, "add", "A", 1), (100, "look")), cancel=50.5, again=1)
 
 
@@ -64,23 +63,20 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
         def deliver(events: Any) -> None:
             if inspect.isawaitable(events):
-                raise Mistake("`deliver` got something that must be awaited first.")
+                idea = "`run_in_executor` returns at once, with a future. The events are there after `await`."
+                raise Mistake("`deliver` got something that must be awaited first.", idea=idea)
             if engine.executor.is_running:
-                engine.faults.append("`deliver` was called in the executor's thread.")
+                engine.faults["`deliver` was called in the executor's thread."] = (
+                    "Streams and futures belong to the event loop. Deliver after the `await`, in the coroutine itself."
+                )
             delivered.extend(events)
 
-        coroutine = attempt(engine, commands, deliver, engine.executor)
-        if not inspect.iscoroutine(coroutine):
-            raise Mistake(f"`own_engine` should be a coroutine; yours returned {short(coroutine)}.")
-
         def at_await(number: int) -> None:
-            if number + 1 == case.cancel:
+            if number == case.cancel:
                 loop.call_soon(owner.cancel)
 
-        async def noticed() -> Any:
-            return await noticing(coroutine, at_await)
-
-        owner = asyncio.ensure_future(noticed())
+        idea = "It runs beside the other coroutines for as long as the server does"
+        owner = started("own_engine", attempt(engine, commands, deliver, engine.executor), idea, at_await)
         last = 199 if case.cancel and case.cancel == int(case.cancel) else case.cancel  # it may have fewer awaits
         script = [*case.script, (last, "cancel")] if last else case.script
         for when, what, *more in sorted(script, key=lambda step: step[0]):
@@ -96,14 +92,14 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
                 commands.put((what, *more))
             else:
                 await settle()
-                if engine.faults:
-                    raise Mistake(engine.faults[0])
+                for what, idea in engine.faults.items():
+                    raise Mistake(what, idea=idea)
                 seen = {"the state of your coroutine": state_of(owner, RuntimeError)}
                 if case.cancel is None:
                     seen |= {"the commands of the turns": engine.turns, "what was delivered": delivered}
                 seen["whether `engine.close()` was called"] = engine.is_closed
                 seen["whether the thread is still in the engine"] = bool(engine.executor.queue)
-                watch(f"{when:g} ms", accident(owner, RuntimeError), look=lambda: seen)
+                watch(f"{when:g} ms", accident, owner, RuntimeError, look=lambda: seen)
 
     play(story, WAIT, most_timers=60)
 
@@ -128,90 +124,23 @@ def tell(case: Case) -> str:
 TURN = "deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))"
 
 MISTAKES = """
-However the coroutine ends, the engine has to be closed: `finally`. Nothing else aborts the requests that are left.
-- finally:
-+ except ZeroDivisionError: pass
-+ else:
-or - engine.close()
-or - executor.shutdown(wait=True) ... engine.close()
-or - finally:
-+ except Exception:
-Cancelling the coroutine doesn't stop the thread: it is still in the engine. Wait for it first: `executor.shutdown()`.
-- executor.shutdown(wait=True)
-or ~ wait=True => wait=False
-or - executor.shutdown(wait=True) ... engine.close()
-+ engine.close()
-+ executor.shutdown(wait=True)
-A turn takes as long as a forward pass. In the event loop's own thread, nothing else runs in that time: `await
-event_loop.run_in_executor(executor, engine.turn, arrived)`.
-~ await event_loop.run_in_executor(executor, engine.turn, arrived) => engine.turn(arrived)
-`executor` has one thread, and no other may enter the engine. `asyncio.to_thread` and an executor of `None` use threads
-that all parts of the program share.
-~ run_in_executor(executor, => run_in_executor(None,
-or ~ event_loop.run_in_executor(executor, engine.turn, arrived) => asyncio.to_thread(engine.turn, arrived)
-`run_in_executor` returns at once, with a future. The events are there after `await`.
-~ await event_loop => event_loop
-While requests are open, turns follow each other, whether commands have arrived or not: don't wait for any.
-= arrived = await commands.take()
-With nothing to do and no commands, take no turns: each wakes a thread for nothing. If `engine.open` is empty, wait.
-- arrived = ... deliver(
-+ arrived = await commands.take() if commands else []
-+ DELIVER
-If the engine has nothing to do and no command has arrived, wait with `await commands.take()`. Asking again and again,
-with a pause or without, costs an idle server as much as work.
-- arrived =
-+ if not commands and not engine.open: await asyncio.sleep(0); continue
-+ ...
-or - arrived =
-+ if not commands and not engine.open: await asyncio.sleep(0.001); continue
-+ ...
 `take` returns an empty list when the mailbox is closed. That isn't a reason for a turn.
 ~ if arrived or engine.open => if True
 While the turn ran, commands arrived. Look into the mailbox before every turn, not only when idle.
 ~ [] if engine.open and not commands => [] if engine.open
-Take everything that has arrived. With one command a turn, a hundred callers would wait for a hundred turns.
-- arrived =
-+ pending = locals().get("pending", [])
-+ if commands or not (pending or engine.open): pending = pending + await commands.take()
-+ arrived, pending = pending[:1], pending[1:]
-or ~ engine.turn, arrived) => engine.turn, arrived[:1])
 A turn gets a list of commands. `take` returns one already: pass it on as it is.
 ~ engine.turn, arrived) => engine.turn, *arrived)
 Each command is carried out once: a turn gets what has arrived since the last one. Start each turn with a new list.
-- arrived =
-+ arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
+- arrived = => arrived = locals().get("arrived", []) + ([] if engine.open and not commands else await commands.take())
 What `take` has returned is no longer in the mailbox. Give it to the next turn, also if you only waited for it.
 - arrived =
 + if not engine.open: await commands.take()
 + arrived = await commands.take() if commands else []
-or - arrived =
-+ if not engine.open and not commands: await commands.take(); continue
-+ ...
-The owner runs until the mailbox of commands is closed, not until the engine is idle.
-- while not commands.is_closed:
-+ arrived = await commands.take()
-+ while arrived or engine.open:
-+     DELIVER
-+     arrived = await commands.take() if commands else []
-+ while False:
-or ~ while not commands.is_closed => while commands or engine.open
 A turn's events are all that its requests ever hear of it. Deliver them before you look whether to stop.
 - deliver(
 + events = await event_loop.run_in_executor(executor, engine.turn, arrived)
 + if commands.is_closed: break
 + deliver(events)
-Commands that arrive during a turn are for the next one: don't drop them.
-- deliver(
-+ DELIVER
-+ commands.clear()
-Pass the events of each turn to `deliver`.
-~ deliver(await event_loop => (await event_loop
-Streams and futures belong to the event loop. Deliver after the `await`, in the coroutine itself.
-- deliver(
-+ await event_loop.run_in_executor(executor, lambda: deliver(engine.turn(arrived)))
-Some turns have many events: give `deliver` their list, not one after the other.
-- deliver(
-+ for each in await event_loop.run_in_executor(executor, engine.turn, arrived): deliver(each)
 A closed mailbox means: stop after the turn that is running. What is still open is aborted by `engine.close()`.
 ~ while not commands.is_closed => while not commands.is_closed or engine.open
 A closed mailbox means: stop after the turn that is running, also if a command waits.
@@ -223,20 +152,10 @@ An engine that has failed can't go on, and its readers must hear of it. Let the 
 - deliver(
 + try: DELIVER
 + except RuntimeError: continue
-or - deliver(
-+ try: DELIVER
-+ except Exception: break
-or - finally:
-+ except Exception: pass
-+ finally:
+or < finally: => except Exception: pass
 Don't swallow `CancelledError`, which is how the server says stop, nor any other exception: `finally` lets them pass,
 unless there is a `return` in it.
-- finally:
-+ except asyncio.CancelledError: pass
-+ finally:
-or - finally:
-+ except BaseException: pass
-+ finally:
+< finally: => except BaseException: pass
 A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
 - arrived = ... deliver(
 + try:
@@ -245,43 +164,9 @@ A cancelled coroutine has to end. Yours catches `CancelledError` and goes on.
 + except asyncio.CancelledError: continue
 The second cancellation hits the `await` of your cleanup, and what follows it isn't done. Wait there without one: which
 call in the cell above the exercise blocks until the thread has come back?
-- executor.shutdown(wait=True)
-+ await asyncio.sleep(0)
-+ ...
-or - executor.shutdown(wait=True)
-+ await asyncio.to_thread(executor.shutdown)
-or - event_loop =
-+ ...
-+ turn = event_loop.create_future(); turn.set_result([])
-- deliver(
-+ turn = event_loop.run_in_executor(executor, engine.turn, arrived)
-+ deliver(await asyncio.shield(turn))
-- executor.shutdown(wait=True)
-+ await asyncio.wait([turn])
-The thread has to leave the engine first: `executor.shutdown()`. After that, call `engine.close()` in the coroutine
-itself, without an `await`, which a cancellation could end.
-- executor.shutdown(wait=True) ... engine.close()
-+ await event_loop.run_in_executor(executor, engine.close)
-+ executor.shutdown(wait=True)
-or - executor.shutdown(wait=True) ... engine.close()
-+ executor.submit(engine.close)
-+ executor.shutdown(wait=True)
-It runs beside the other coroutines for as long as the server does: `async def`.
-- async def own_engine( ... engine.close()
-+ def own_engine(engine, commands, deliver, executor):
-+     deliver(engine.turn([]))
-+     engine.close()
-A turn is awaited, and not asked again and again whether it is done: `await` what `run_in_executor` returns.
-- deliver(
-+ turn = event_loop.run_in_executor(executor, engine.turn, arrived)
-+ while not turn.done(): await asyncio.sleep(0)
-+ deliver(turn.result())
-`result()` blocks the event loop, so nothing else runs during the turn: `await event_loop.run_in_executor(...)`.
-~ await event_loop.run_in_executor(executor, engine.turn, arrived) => executor.submit(engine.turn, arrived).result()
+- executor.shutdown(wait=True) => await asyncio.to_thread(executor.shutdown)
 `is_closed` of the mailbox ends the loop, not an empty list: nothing may have arrived while requests are open.
-- if arrived or engine.open:
-+ if not arrived: break
-+ ...
+< if arrived or engine.open: => if not arrived: break
 """
 
 TASK = Task(
@@ -291,12 +176,13 @@ TASK = Task(
     tell=tell,
     known=mistakes(MISTAKES.replace("DELIVER", TURN), contextlib=contextlib),
     about={
-        "the state of your coroutine": "It runs until the mailbox of commands is closed, a turn raises, or it is "
-        "cancelled. Then it ends in this way, after its cleanup.",
+        "the state of your coroutine": "It runs until the mailbox of commands is closed (not until the engine is "
+        "idle), a turn raises, or it is cancelled. Then it ends in this way, after its cleanup.",
         "the commands of the turns": "A turn gets all commands that have arrived since the turn before. While requests "
         "are open, turn follows turn, without a pause; without any, only commands are a reason for one.",
-        "what was delivered": "Pass the events of each turn to `deliver`, once and in order.",
-        "whether `engine.close()` was called": "However the coroutine ends, close the engine, and only then.",
+        "what was delivered": "Pass the list of each turn's events to `deliver`, once and in order.",
+        "whether `engine.close()` was called": "However the coroutine ends, the engine has to be closed, and only "
+        "then: `finally`. Nothing else aborts the requests that are left.",
     },
     enough=6,
 )

@@ -13,8 +13,7 @@ A reader is slow: its mailbox holds 40 tokens. What should the engine do?
   Then one slow connection would slow down all requests of the batch.
 + Go on; the reader takes all 40 at once when it can.
   `put` never waits, and the reader catches up in one go. At most `max_tokens` tokens can pile up.
-- Drop the oldest tokens, as a live video does.
-  A video can lose a frame. An answer with a hole is wrong.
+- Drop the oldest tokens, as a live video does. => A video can lose a frame. An answer with a hole is wrong.
 - Preempt the request until the reader has caught up.
   Its blocks would have to be computed again later. The tokens themselves are tiny.
 
@@ -31,8 +30,7 @@ Users will send twice what your server can take. You load-test it with 16 client
 when its answer is there. What do you learn about the overload?
 - How fast the queue grows.
   16 clients have at most 16 requests in the server. The next one comes only after an answer.
-- Which status refused requests get.
-  With 16 clients, nothing has to be refused.
+- Which status refused requests get. => With 16 clients, nothing has to be refused.
 + Nothing: it never happens.
   A closed loop sends as fast as the server answers, so latencies look good. Send requests at their times, whatever the
   server does: an open loop.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import inspect
 import selectors
 import threading
 import time
@@ -11,30 +12,21 @@ from typing import Any
 from unittest.mock import patch
 
 from lessons_lib.checks.diagnosis import Shown
-from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.exercise import Mistake, short
 
 MOST_ROUNDS = 2_000  # of the loop without any time passing
+SPINNING = "your code asks again and again instead of waiting."
 
 
-class Stuck(BaseException):
-    """Nothing is left to run, and nothing will ever become ready."""
-
-
-class Spinning(BaseException):
-    """The loop goes round and round, and no time passes."""
-
-
-class Polling(BaseException):
-    """Time passes only because a coroutine sets one timer after another."""
+class Halted(BaseException):
+    """The loop goes on forever, or can't go on."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
     """Never waits: where the loop would sleep, its clock jumps."""
 
-    def __init__(self, most_timers: int) -> None:
-        super().__init__()
-        self.most_timers = most_timers
-        self.now, self.rounds, self.timers = 0.0, 0, 0
+    most_timers = 1000
+    now, rounds, timers = 0.0, 0, 0
 
     def select(self, timeout=None):
         found = super().select(0)
@@ -42,24 +34,19 @@ class _JumpingSelector(selectors.DefaultSelector):
         if found:
             return found
         if timeout is None:
-            raise Stuck
+            raise Halted("your code waits for something that never happens.")
         if timeout > 0:
             self.now, self.rounds, self.timers = self.now + timeout, 0, self.timers + 1
         if self.rounds > MOST_ROUNDS:
-            raise Spinning
+            raise Halted(SPINNING)
         if self.timers > self.most_timers:
-            raise Polling
+            raise Halted("your code asks again and again, with a pause in between.")
         return found
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """
-    Args:
-        most_timers: how often its clock may jump; a coroutine that asks again and again sets a timer for each time.
-    """
-
-    def __init__(self, most_timers: int = 1000) -> None:
-        self.jumping = _JumpingSelector(most_timers)
+    def __init__(self) -> None:
+        self.jumping = _JumpingSelector()
         super().__init__(self.jumping)
         self.set_exception_handler(lambda loop, context: None)  # nothing of an attempt may reach stderr
 
@@ -72,34 +59,27 @@ def play(story: Callable[[], Coroutine[object, object, object]], idea: str, most
 
     Args:
         idea: what an answer that never rests, or never ends, should do.
+        most_timers: how often the clock may jump; a coroutine that asks again and again sets a timer for each time.
 
     Raises:
         Mistake: this, or what the story itself raises.
     """
-    loop = VirtualLoop(most_timers)
+    loop = VirtualLoop()
+    loop.jumping.most_timers = most_timers
     try:
         return loop.run_until_complete(story())
-    except Stuck:
-        what = "your code waits for something that never happens."
-    except Spinning:
-        what = "your code asks again and again instead of waiting."
-    except Polling:
-        what = "your code asks again and again, with a pause in between."
+    except Halted as halted:
+        what = str(halted)
     finally:
-        _close(loop)
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.jumping.rounds = loop.jumping.timers = 0
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
     raise Mistake(what, idea=idea)
-
-
-def _close(loop: VirtualLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    loop.jumping.rounds = loop.jumping.timers = 0
-    with contextlib.suppress(BaseException):
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-    for task in left:
-        task._log_destroy_pending = False
-    loop.close()
 
 
 async def settle(rounds: int = 20) -> None:
@@ -108,12 +88,14 @@ async def settle(rounds: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def outcome(task: "asyncio.Future[Any]") -> Callable[[], Any]:
-    """A function that returns, or raises, what a task has, for `watch`; of one that was cancelled or goes on, words."""
-    await settle()
-    if not task.done():
-        return lambda: Shown("nothing yet")
-    return (lambda: Shown("a CancelledError")) if task.cancelled() else task.result
+def now() -> float:
+    """Milliseconds."""
+    return 1000 * asyncio.get_running_loop().time()
+
+
+async def until(when: float) -> None:
+    if when > now():
+        await asyncio.sleep((when - now()) / 1000)
 
 
 def state_of(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> Shown:
@@ -128,28 +110,32 @@ def state_of(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> Sho
     return Shown(f"at its end, with {type(error).__name__}" if isinstance(error, expected) else "at its end")
 
 
-def accident(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> Callable[[], None]:
-    """For `watch`: raises what a task raised, unless it is expected."""
+def accident(task: "asyncio.Future[Any]", *expected: type[BaseException]) -> None:
+    """Raise what a task raised, unless it is expected."""
     error = task.exception() if task.done() and not task.cancelled() else None
+    if error is not None and not isinstance(error, expected):
+        raise error
 
-    def raises() -> None:
-        if error is not None and not isinstance(error, expected):
-            raise error
 
-    return raises
+def started(name: str, coroutine: Any, idea: str, at_await: Callable[[int], object]) -> "asyncio.Future[Any]":
+    """A task of an answer's coroutine. `at_await(number)` is called whenever it is about to wait."""
+    if not inspect.iscoroutine(coroutine):
+        raise Mistake(
+            f"`{name}` should be a coroutine; yours returned {short(coroutine)}.", idea=f"{idea}: `async def`."
+        )
+    return asyncio.ensure_future(_noticing(coroutine, at_await))
 
 
 @types.coroutine
-def noticing(coroutine, at_await):
-    """Run a coroutine, and call `at_await(number)` whenever it is about to wait."""
+def _noticing(coroutine, at_await):
     number, resume, value = 0, coroutine.send, None
     while True:
         try:
             waits_for = resume(value)
         except StopIteration as ended:
             return ended.value
-        at_await(number)
         number += 1
+        at_await(number)
         try:
             value, resume = (yield waits_for), coroutine.send
         except GeneratorExit:
@@ -158,24 +144,24 @@ def noticing(coroutine, at_await):
             value, resume = error, coroutine.throw
 
 
-def in_vain(asked: Any, what: str, faults: list[str] | None = None, idea: str = "") -> None:
-    """Refuse code that asks an object again and again in one round of the event loop: nothing else runs meanwhile."""
+def in_vain(asked: Any, most: int = 100) -> bool:
+    """Whether an object is asked again and again in one round of the event loop: nothing else runs meanwhile."""
     jumping = asyncio.get_running_loop().jumping  # type: ignore[attr-defined]
     this_round = (jumping.now, jumping.rounds, jumping.timers)
     before, times = vars(asked).get("asked", (None, 0))
-    asked.asked = (this_round, times + 1 if this_round == before else 0)
-    if asked.asked[1] > 100:
-        if faults is not None:
-            faults.append(what)
-        raise Mistake(what, idea=idea)
+    asked.asked = (this_round, times + 1 if this_round == before else 1)
+    return asked.asked[1] > most
 
 
 class WatchedEvent(asyncio.Event):
     """Refuses a reader that calls `wait` again and again while nothing else runs."""
 
     def wait(self) -> Coroutine[Any, Any, Any]:
-        idea = "Clear the event before you wait for it, and `await` what `wait` returns."
-        in_vain(self, "`take` never ends: it calls `wait` again and again, and nothing else ever runs.", idea=idea)
+        if in_vain(self):
+            raise Mistake(
+                "`take` never ends: it calls `wait` again and again, and nothing else ever runs.",
+                idea="Clear the event before you wait for it, and `await` what `wait` returns.",
+            )
         return super().wait()
 
 
@@ -193,8 +179,6 @@ def no_sleep(attempt: Any) -> Iterator[None]:
         )
 
     names = getattr(getattr(attempt, "take", None), "__globals__", {})
-    with (
-        patch.dict(names, {name: refuse for name, each in names.items() if each is sleep}),
-        patch("time.sleep", refuse),
-    ):
+    aliases = {name: refuse for name, each in names.items() if each is sleep}
+    with patch.dict(names, aliases), patch("time.sleep", refuse):
         yield

@@ -21,12 +21,9 @@ seven requests more than the others. Readers complain about the wait for their f
 + Lower the limit.
   The others compute the instructions once, and find them in their own caches from then on. For a prefix that everyone
   shares, that is cheap.
-- Raise the limit: more is found.
-  Still more requests would go to the same replica.
-- Give that replica more blocks.
-  It finds the instructions already. The requests wait for their turn, not for memory.
-- Go back to round robin.
-  The load gets even. But the turns of a conversation are computed again by every replica.
+- Raise the limit: more is found. => Still more requests would go to the same replica.
+- Give that replica more blocks. => It finds the instructions already. The requests wait for their turn, not for memory.
+- Go back to round robin. => The load gets even. But the turns of a conversation are computed again by every replica.
 
 A replica dies after 7 tokens of a completion with temperature 1 and seed 3. The balancer sends the prompt and the 7
 tokens as one longer prompt to another one, with the same seed. What does the reader get?

@@ -39,8 +39,7 @@ A model is cut over 16 GPUs instead of 4, and its all-reduce is a ring. What cha
   It has, but a sum now needs the results of 16 GPUs, and waits for the slowest of them.
 
 A model of 70 billion parameters (bfloat16, 8 KV heads) is cut over four GPUs of 80 GB. A fifth is idle. What can it do?
-- Hold a replica of the model.
-  140 GB don't fit on one GPU. A replica of this model takes a group of GPUs, too.
+- Hold a replica of the model. => 140 GB don't fit on one GPU. A replica of this model takes a group of GPUs, too.
 - Join the group: five parts instead of four.
   The parts must be equal, and attention heads stay whole. 8 KV heads can't be divided among five processes.
 - Take over if one of the four is lost, without any of the streams noticing.

@@ -3,10 +3,8 @@
 QUIZ = """
 An engine with a cache passes every item of `answers`. Then a running request is aborted, its id comes again with
 another prompt, and the first token of the new answer is wrong. What of the old request was left?
-- Its place in the queue
-  Then the old request itself would go on, and get tokens after its abort.
-- Its `max_tokens`
-  Then the new answer might end too early or too late. Its first token would be right.
+- Its place in the queue => Then the old request itself would go on, and get tokens after its abort.
+- Its `max_tokens` => Then the new answer might end too early or too late. Its first token would be right.
 + Its cache, kept under the id
   The new prompt joins keys and values of another text, and the model continues both. Drop the cache however a request
   ends, or make a new one wherever a request begins.
@@ -15,19 +13,14 @@ another prompt, and the first token of the new answer is wrong. What of the old 
 
 Four requests want 30 tokens each and run at once, and the model's passes are counted. Which count shows that all four
 share each pass?
-- 4
-  One pass computes one new token of each request, so 30 tokens can't come from 4 passes.
-+ About 30
-  One pass for each token, for all four requests together. The prompts are part of the first.
-- About 120
-  That is one pass for each token of each request: a loop over requests.
-- About 64
-  Then two requests share each pass, and the other two wait.
+- 4 => One pass computes one new token of each request, so 30 tokens can't come from 4 passes.
++ About 30 => One pass for each token, for all four requests together. The prompts are part of the first.
+- About 120 => That is one pass for each token of each request: a loop over requests.
+- About 64 => Then two requests share each pass, and the other two wait.
 
 After `abort("a")`, an engine's next step returns `[NewTokens("a", [], "abort")]`, and nothing more comes for it. Your
 test fails on this engine. Whose mistake is it?
-- The engine's: nothing may follow an abort.
-  No *token* may follow, and none does: `token_ids` is empty.
+- The engine's: nothing may follow an abort. => No *token* may follow, and none does: `token_ids` is empty.
 - The engine's: without requests, `step` returns [].
   The contract has a place for this: the next `step` may return such a notice, and needn't.
 - The contract's: it allows an engine with this notice and one without.

@@ -25,8 +25,7 @@ time. When should it guess?
 
 You replace the table of n-grams by a bad draft: almost all of its guesses are wrong. What changes for the users of this
 engine?
-- The texts get worse.
-  A guess is never taken on trust: it has to be the model's own token.
+- The texts get worse. => A guess is never taken on trust: it has to be the model's own token.
 - The texts change, but they are as good.
   Not here: each token is the model's own draw, with the noise of its seed and place.
 + Only the speed: fewer tokens a pass, and time lost for guesses.
@@ -34,10 +33,8 @@ engine?
 
 A draft has q = [0.9, 0.1], the model p = [0.6, 0.4], and each draws on its own. By the accept-or-redraw rule, how often
 is a guess accepted?
-+ 0.7: token 0 with 0.9 × 2/3, token 1 always, with 0.1.
-  In all, the sum of min(p, q): 0.6 + 0.1.
++ 0.7: token 0 with 0.9 × 2/3, token 1 always, with 0.1. => In all, the sum of min(p, q): 0.6 + 0.1.
 - 0.58: that is how often both draw the same.
   0.9 × 0.6 + 0.1 × 0.4 is what you get by waiting for the same draw. The rule accepts more.
-- 0.9: the draft's likeliest token.
-  Then token 0 would come in nine of ten texts, and the model wants it in six.
+- 0.9: the draft's likeliest token. => Then token 0 would come in nine of ten texts, and the model wants it in six.
 """

@@ -10,18 +10,13 @@ SLIPS = """
 QUIZ = """
 A prompt's blocks are a, b, c and d. The pool has a and c, the host d, and b on the disk is damaged. How many blocks
 does `load_prefix` return?
-+ One.
-  Without b, c and d are useless: the pass computes from there on.
-- Three: a, c and d.
-  Without b, the keys behind it can't be used.
-- None: a damaged block ends the lookup.
-  What comes before it is right, and is used.
++ One. => Without b, c and d are useless: the pass computes from there on.
+- Three: a, c and d. => Without b, the keys behind it can't be used.
+- None: a damaged block ends the lookup. => What comes before it is right, and is used.
 
 A floor evicts the block of least depth first, since deep tokens cost most to compute. What is wrong?
-- Nothing: it keeps what is expensive.
-  It keeps blocks that can't be used any more.
+- Nothing: it keeps what is expensive. => It keeps blocks that can't be used any more.
 + The rest of the conversation is useless without its first block.
   A lookup ends at the first block that is nowhere. So the last ones have to go first.
-- Deep tokens are cheaper than others.
-  They attend to more tokens, so they cost a little more.
+- Deep tokens are cheaper than others. => They attend to more tokens, so they cost a little more.
 """
