@@ -21,6 +21,14 @@ KNOBS = {  # each makes another run
     **dict(rate=9, answer=90, prompts="long", seed=5, size=8, blocks=24, budget=8, slots=3, policy="shortest"),
     **dict(admission="conservative", sharing=0, victims="swap", temperature=0),
 }
+CLAIMS = (  # of each scenario: row of its table, number in it, factor by which that grows (-: shrinks, 0: neither)
+    [(0, 0, -2), (0, -1, 1.3), (1, 0, 0)],
+    [(0, -1, -2), (1, -1, 2)],
+    [(0, 0, -2), (1, -1, -2), (2, 0, 2), (2, -1, 1.1)],
+    [(0, 0, -2), (1, 0, -1.5), (2, 0, 2)],
+    [(0, 0, 1.3), (1, 0, -9), (2, 0, -1.5), (3, 0, -1.3)],
+    [(0, 0, 9), (0, -1, 9), (1, 0, 1.5)],
+)
 TEXTS = [text for kind in ("short", "stories", "system") for text in recording.PROMPTS[kind]]  # 20 of them
 
 
@@ -313,7 +321,7 @@ def test_knobs_scenarios_and_links(live):
     shown_is_set = "room.state.live && JSON.stringify(room.run.settings) === JSON.stringify(room.state.settings)"
     live.select_option("[name=policy]", "shortest")
     live.wait_for_function("location.hash.includes('policy=shortest')")
-    for name in live.locator("#scenarios button").all_inner_texts():
+    for name, claims in zip(live.locator("#scenarios button").all_inner_texts(), CLAIMS, strict=True):
         live.get_by_role("button", name=name, exact=True).click()
         live.wait_for_function(shown_is_set + " && room.run.frames.length >= 40")
         assert live.evaluate(
@@ -322,14 +330,26 @@ def test_knobs_scenarios_and_links(live):
         ), "no words of the run before"
         before = settings()
         live.locator("#question [data-choice]").first.click()
+        if live.evaluate("room.state.timer"):
+            live.locator("#play").click()
         live.locator("#question [data-then]").click()
         assert settings() != before
         live.locator("#question table").wait_for()
-        heads = live.locator("#question table [scope=col]").all_inner_texts()
-        assert len(set(heads)) == 2 and live.locator("#question td b").count() >= 4
+        assert len(set(live.locator("#question table [scope=col]").all_inner_texts())) == 2
+        steps = int(re.fullmatch(r"Steps 1 to (\d+) of both runs", live.locator("caption").inner_text())[1])
+        assert live.evaluate("[room.run.frames.length, room.state.timer]") == [steps, 0], "it was at rest, and is again"
+        numbers = "row => [...row.querySelectorAll('td')].map(each => each.textContent.match(/\\d+/g).map(Number))"
+        rows = live.evaluate(f"[...document.querySelectorAll('#question tr:has(b)')].map({numbers})")
+        for row, place, factor in claims:
+            first, second = (cell[place] for cell in rows[row])
+            grows = second > factor * first if factor > 0 else first > -factor * second
+            assert grows if factor else abs(second - first) < 0.05 * first, (name, row, place, first, second)
         live.locator("#question [data-then]").click()
         assert settings() == before
-        live.wait_for_function("document.body.dataset.playing === 'true'")
+        live.wait_for_function(f"{shown_is_set} && room.state.index === {steps - 1}")
+    (_, slow), (_, fast) = live.evaluate("room.ask('knee', room.state.settings, [3, 9])")
+    assert fast > 9 * slow
+    live.locator("#play").click()
     live.locator("[name=text]").fill("The little robot")
     live.keyboard.press("Enter")
     live.wait_for_function(

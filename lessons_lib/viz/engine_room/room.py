@@ -203,20 +203,3 @@ RANK = '''def rank(self, sequence):
     """The waiting sequence with the smallest rank is admitted first."""
     return sequence.arrival_time
 '''
-
-
-def knee(settings: dict, prompts: dict, rates: list[float], ms: float = 12_000) -> list[list[float]]:
-    """For each arrival rate, the 95th percentile of the time to first token and the tokens per second, of a run without
-    the model: every answer is as long as it may be."""
-    found = []
-    for rate in rates:
-        room, waits, arrived, tokens = Room(settings | {"rate": rate, "sent": []}, prompts), [], {}, 0
-        while room.clock < ms:
-            room._plan()
-            frame = room._done([1] * len(room.output.num_scheduled_tokens))
-            arrived |= {name: at for name, *_, at in frame["arrived"]}
-            waits += [frame["ms"] - arrived.pop(name) for name, _ in frame["new"] if name in arrived]
-            tokens += len(frame["new"])
-        waits += [room.clock - at for at in arrived.values()]  # those that still wait
-        found.append([rate, sorted(waits)[int(0.95 * (len(waits) - 1))] if waits else 0, 1000 * tokens / room.clock])
-    return found

@@ -16,7 +16,7 @@ export function take(run, frame) {
   const { frames, requests } = run,
     before = frames.at(-1),
     now = frame.step,
-    sum = { ...(before?.sums ?? { out: 0, computed: 0, again: 0, prompt: 0, hit: 0, preempted: 0 }) };
+    sum = { ...(before?.sums ?? { out: 0, computed: 0, again: 0, hit: 0, preempted: 0, used: 0, empty: 0, most: 0 }) };
   for (const [id, words, most, tier, ms] of frame.arrived)
     requests.set(id, {
       id,
@@ -65,7 +65,6 @@ export function take(run, frame) {
     requests.get(id).marks.push(["hit", now]);
     sum.hit += count;
   }
-  sum.prompt = sum.computed + sum.hit - sum.out; // roughly: what a decode computes isn't a prompt
   for (const [id] of frame.finished) {
     const request = requests.get(id),
       tokens = request.words.length - request.prompt;
@@ -82,6 +81,9 @@ export function take(run, frame) {
     });
   frame.used = filled.size;
   frame.empty = filled.size * size - [...filled.values()].reduce((a, b) => a + b, 0);
+  sum.used += frame.used;
+  sum.empty += frame.empty;
+  sum.most = Math.max(sum.most, frame.rows.length);
   frame.sums = { ...sum, ttft: run.ttft.length, itl: run.itl.length, done: run.done.length };
   frames.push(frame);
 }
@@ -92,12 +94,13 @@ const ms = (value) =>
   value === null ? "–" : value < 9950 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(0)} s`;
 const share = (part, whole) => (whole ? `${Math.round((100 * part) / whole)} %` : "–");
 
-/** [what, value, small print] of each tile, at a frame of a run. */
-export function figures(run, index, targets) {
+/** [what, value, small print] of each tile, at a frame of a run. `isWhole`: over all steps up to it. */
+export function figures(run, index, targets, isWhole = false) {
   const frame = run.frames[index],
     { sums } = frame,
-    past = run.frames[Math.max(0, index - 100)],
-    { blocks, size } = run.settings;
+    past = run.frames[isWhole ? 0 : Math.max(0, index - 100)],
+    { blocks, size, slots } = run.settings,
+    [used, empty, of] = isWhole ? [sums.used, sums.empty, index + 1] : [frame.used, frame.empty, 1];
   const good = run.done.slice(0, sums.done).filter(([ttft, itl]) => ttft <= targets.ttft && itl <= targets.itl).length;
   // A request that still waits for its first token counts with its wait so far: else the slowest would be left out.
   const waits = [...frame.waiting, ...frame.running]
@@ -108,7 +111,7 @@ export function figures(run, index, targets) {
   const span = frame.ms - past.ms || frame.ms,
     rate = (1000 * (sums.out - (past === frame ? 0 : past.sums.out))) / span;
   return [
-    ["tokens per second", Math.round(rate), "last 100 steps"],
+    ["tokens per second", Math.round(rate), isWhole ? "" : "last 100 steps"],
     [
       "first token (TTFT)",
       ms(percentile(ttft, 0.5)),
@@ -120,8 +123,8 @@ export function figures(run, index, targets) {
       `95 %: ${ms(percentile(itl, 0.95))}, longest ${ms(percentile(itl, 1))}`,
     ],
     ["goodput", `${((1000 * good) / frame.ms).toFixed(1)} /s`, `${good} of ${sums.done} within limits`],
-    ["cache in use", share(frame.used, blocks), `${frame.used} of ${blocks} blocks`],
-    ["empty slots", share(frame.empty, frame.used * size), `${frame.empty} in taken blocks`],
+    ["cache in use", share(used, of * blocks), isWhole ? "on average" : `${used} of ${blocks} blocks`],
+    ["empty slots", share(empty, used * size), isWhole ? "of taken blocks, on average" : `${empty} in taken blocks`],
     ["computed again", share(sums.again, sums.computed), `${sums.again} of ${sums.computed} tokens`],
     [
       "preemptions",
@@ -129,24 +132,23 @@ export function figures(run, index, targets) {
       frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} blocks evicted`,
     ],
     ["found in the cache", sums.hit, "tokens"],
+    ...(isWhole ? [["most requests in a step", sums.most, `of ${slots} batch slots`]] : []),
   ];
 }
 
-/** [what, before, now] of the named figures, at the last step up to this one that both runs have. */
-export function compared(run, previous, index, targets, names) {
-  const at = Math.min(index, previous.frames.length - 1);
-  const [old, now] = [previous, run].map(
-    (each) => new Map(figures(each, at, targets).map(([what, ...all]) => [what, all])),
-  );
-  return names.map((what) => [what, ...[old, now].map((each) => `<b>${each.get(what)[0]}</b> ${each.get(what)[1]}`)]);
+/** [what, first, second] of the named figures: of two runs, over the same steps. */
+export function compared(runs, steps, targets, names) {
+  const both = runs.map((run) => new Map(figures(run, steps - 1, targets, true).map(([what, ...all]) => [what, all])));
+  return names.map((what) => [what, ...both.map((each) => `<b>${each.get(what)[0]}</b> ${each.get(what)[1].replace(/^95/, "median, 95")}`)]);
 }
 
-/** The tiles; those of the run before, at the same step, stand below. */
+/** The tiles; those of the run before, at the same step or at its last one, stand below. */
 export function showFigures(run, index, targets, previous, differences) {
-  const now = figures(run, index, targets),
-    old = previous && previous.frames[index] ? figures(previous, index, targets) : null;
+  const at = previous && Math.min(index, previous.frames.length - 1),
+    now = figures(run, index, targets),
+    old = previous && figures(previous, at, targets);
   $("#figures small").textContent = old
-    ? `before: the run ${differences ? `with ${differences[0]}` : "before"}, at the same step`
+    ? `before: the run ${differences ? `with ${differences[0]}` : "before"}, ${at === index ? "at the same step" : `which ended at step ${at + 1}`}`
     : `after ${(run.frames[index].ms / 1000).toFixed(1)} s of the simulated machine`;
   $("#figures dl").innerHTML = now
     .map(

@@ -67,7 +67,6 @@ const KNOBS = [
 ];
 const PATIENCE = 15000; // milliseconds for a step
 const FIRST_STEPS = 40; // of a scenario, which then plays
-const MOST_AGAIN = 150; // that the reader waits for, until another run is at the same step
 const TARGETS = { ttft: 500, itl: 50 };
 const begin = await (await fetch(new URL("begin.json", import.meta.url))).json();
 setPalette(begin.colors);
@@ -155,34 +154,38 @@ async function takeOver() {
 const wanted = () => ({ ...settings, ...own });
 let generation = 0,
   pending; // what to restart with, once the engine is ready
-/** A new run from the beginning: the same requests, other knobs. */
-async function restart({ steps = 1, keep = true } = {}) {
+/** A new run from the beginning: the same requests, other knobs. `before`: the settings of a run to compare it with. */
+async function restart({ steps = 1, keep = true, before } = {}) {
   const mine = ++generation;
   saveState();
   tell(null);
-  pending = { steps, keep };
+  pending = { steps, keep, before };
   if (!ready) return say();
-  const wasLive = live,
-    old = run;
-  live = false;
-  const problem = await ask("reset", wanted()).catch(() => null);
-  if (mine !== generation) return;
-  if (!keep) previous = null;
-  else if (wasLive && old.frames.length > 20) previous = old;
-  run = newRun({ ...settings });
-  [index, picked, stopped, live] = [-1, null, false, true];
-  if (problem?.error) return stop(problem.error);
-  for (let i = 1; i <= steps && !stopped && mine === generation; i++) {
-    await advance(i === steps);
-    if (i < steps && mine === generation && !stopped) tellState(`computing step ${i} of ${steps}`, true);
+  for (const world of before ? [before, settings] : [settings]) {
+    const wasLive = live,
+      old = run;
+    live = false;
+    const problem = await ask("reset", { ...world, ...own }).catch(() => null);
+    if (mine !== generation) return;
+    if (!keep) previous = null;
+    else if (wasLive && old.frames.length > 20) previous = old;
+    run = newRun({ ...world });
+    [index, picked, stopped, live] = [-1, null, false, true];
+    if (problem?.error) return stop(problem.error);
+    for (let i = 1; i <= steps; i++) {
+      await advance(i === steps && world === settings);
+      if (mine !== generation || stopped) return;
+      if (i < steps) tellState(`computing step ${i} of ${steps}${before ? `, run ${world === before ? 1 : 2} of 2` : ""}`, true);
+    }
   }
+  if (before) compare();
 }
 /** Another run, at once at a moment of it. */
-function jump(wish, steps, keep) {
+function jump(wish, how, plays = true) {
   play(false);
   change(wish, async () => {
-    await restart({ steps, keep });
-    if (!stopped) play(true);
+    await restart(how);
+    if (!stopped) play(plays);
   });
 }
 async function advance(isShown = true) {
@@ -231,6 +234,7 @@ function tell(error) {
 
 // --- what is shown ------------------------------------------------------------------------------------
 function show(i, isNew = false) {
+  if (!run.frames.length) return;
   const started = performance.now();
   index = Math.max(0, Math.min(i, run.frames.length - 1));
   const frame = run.frames[index],
@@ -238,7 +242,6 @@ function show(i, isNew = false) {
   nowShown(view);
   draw(view);
   showFigures(run, index, TARGETS, previous, differences());
-  compare();
   $("#at").textContent = frame.step;
   $("#scrub").max = run.frames.length;
   $("#scrub").value = index + 1;
@@ -288,7 +291,9 @@ function play(on) {
   };
   timer = setTimeout(next, 0);
 }
-const forward = () => isPending() || (index < run.frames.length - 1 ? show(index + 1, true) : advance());
+const isComputing = () => index < 0 && !stopped; // up to the step that the reader wants
+const forward = () =>
+  isPending() || isComputing() || (index < run.frames.length - 1 ? show(index + 1, true) : advance());
 function pick(what, id = what?.id) {
   picked = what && (what.block !== picked?.block || what.from !== picked?.from || what.id !== picked?.id) ? what : null;
   follow = picked ? (id ?? "") : "";
@@ -458,23 +463,22 @@ function choose(which, isFromLink = false) {
     button.setAttribute("aria-pressed", String(button.dataset.scenario === String(which)));
   $("#question").hidden = which === null;
   if (which === null) return;
-  const { ask: question, choices, right, says, set, then, change: words, knee } = SCENARIOS[which],
-    box = $("#question");
+  const { ask: question, choices, right, says, set, then, change: words, steps, knee } = SCENARIOS[which],
+    box = $("#question"),
+    first = { ...begin.defaults, ...set, sent: [] };
   box.innerHTML = `<p><b>${question}</b></p>${choices.map((text, i) => `<button data-choice="${i}">${text}</button>`).join("")}`;
-  const first = { ...begin.defaults, ...set };
   box.onclick = ({ target }) => {
     if (target.dataset.choice) {
       const is = Number(target.dataset.choice) === right;
-      box.innerHTML = `<p><b>${is ? "Yes." : `Not quite: ${choices[right].toLowerCase()}.`}</b> ${says}</p><button data-then="1" aria-pressed="false">${words}</button> the same requests, at the same step${knee ? ` <button data-knee="1">Draw the curve</button><canvas role="img" hidden></canvas>` : ""}<table hidden></table>`;
+      box.innerHTML = `<p><b>${is ? "Yes." : `Not quite: ${choices[right].toLowerCase()}.`}</b> ${says}</p><button data-then="1" aria-pressed="false">${words}</button> and compare both runs up to step ${steps}${knee ? ` <button data-knee="1">Draw the curve</button><canvas role="img" hidden></canvas>` : ""}<table hidden></table>`;
       box.querySelector("button").focus();
     } else if (target.dataset.then) {
       const isOn = target.getAttribute("aria-pressed") === "false";
       target.setAttribute("aria-pressed", isOn);
-      const back = Object.fromEntries(Object.keys(then).map((name) => [name, first[name]]));
-      jump(isOn ? then : back, Math.max(1, Math.min(run.frames.length, MOST_AGAIN)));
+      jump({ ...first, ...(isOn && then) }, { steps, before: isOn ? first : undefined }, timer > 0);
     } else if (target.dataset.knee) drawKnee(box.querySelector("canvas"));
   };
-  if (!isFromLink) jump({ ...first, sent: [] }, FIRST_STEPS, false);
+  if (!isFromLink) jump(first, { steps: FIRST_STEPS, keep: false });
 }
 /** What the reader changed since the run before, in words: [before, now], such as ["token budget 128", "token budget 16"]. */
 function differences() {
@@ -486,16 +490,17 @@ function differences() {
   const names = previous ? KNOBS.map(([name]) => name).filter((name) => of[0][name] !== of[1][name]) : [];
   return names.length ? of.map((each) => names.map((name) => text(name, each[name])).join(", ")) : null;
 }
-/** The scenario's figures, of the run before and of this one, at the same step. */
+/** The scenario's figures, of the run before and of this one, over the steps that its text is about. */
 function compare() {
-  const table = $("#question table"),
-    heads = differences();
+  const table = $("#question table");
   if (!table || scenario === null) return;
-  table.hidden = !heads;
-  if (!heads) return;
-  const rows = compared(run, previous, index, TARGETS, SCENARIOS[scenario].watch);
+  const { steps, watch } = SCENARIOS[scenario],
+    rows = compared([previous, run], steps, TARGETS, watch);
+  table.hidden = false;
   table.innerHTML =
-    `<tr><td></td>${heads.map((head) => `<th scope="col">${head}</th>`).join("")}</tr>` +
+    `<caption>Steps 1 to ${steps} of both runs</caption><tr><td></td>${differences()
+      .map((head) => `<th scope="col">${head}</th>`)
+      .join("")}</tr>` +
     rows
       .map(
         ([what, ...both]) => `<tr><th scope="row">${what}</th>${both.map((each) => `<td>${each}</td>`).join("")}</tr>`,
@@ -518,11 +523,7 @@ async function drawKnee(canvas) {
   g.font = "11px system-ui";
   g.strokeStyle = g.fillStyle = style.getPropertyValue("--soft");
   for (const [rate] of points) g.fillText(rate, x(rate) - 3, H - 6);
-  g.fillText(
-    `TTFT, 95th percentile, up to ${(most / 1000).toFixed(1)} s, after 12 s; across: arrivals per second`,
-    44,
-    11,
-  );
+  g.fillText(`TTFT, 95 %, after 12 s: up to ${(most / 1000).toFixed(1)} s; across: arrivals per second`, 4, 11);
   g.strokeStyle = g.fillStyle = style.getPropertyValue("--key");
   g.lineWidth = 2;
   g.beginPath();

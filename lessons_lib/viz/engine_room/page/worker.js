@@ -8,7 +8,7 @@ const file = async (name) => {
   if (!response.ok) throw new Error(`${name} is missing (${response.status})`);
   return response.arrayBuffer();
 };
-let python, model, words, room, settings, ids, sent, prompts;
+let python, model, words, room, settings, ids, prompts;
 
 const gunzipped = async (packed) =>
   new Uint8Array(
@@ -67,10 +67,8 @@ async function start({ kernels = true, texts }) {
   return { fast: model.fast };
 }
 
-/** A new run. `wanted.sent`: [[step, text, most new tokens]], the reader's own requests. */
-function reset(wanted) {
-  settings = wanted;
-  room?.destroy();
+/** A Room of Python's and null, or null and what is wrong. */
+function made(wanted) {
   python.globals.set("wish", JSON.stringify([wanted, prompts]));
   const answer = python.runPython(`
 try:
@@ -78,10 +76,37 @@ try:
 except Exception as error:
     made, problem = None, json.dumps(room.told(error))
 problem`);
-  room = python.globals.get("made");
-  [ids, sent] = [{}, []];
+  return [python.globals.get("made"), answer && JSON.parse(answer)];
+}
+/** A new run. `wanted.sent`: [[step, text, most new tokens]], the reader's own requests. */
+function reset(wanted) {
+  settings = wanted;
+  room?.destroy();
+  const [fresh, error] = made(wanted);
+  [room, ids] = [fresh, {}];
+  if (error) return { error };
   for (const [step, text, most] of wanted.sent ?? []) room.sent.append(python.toPy([step, words.encode(text), most]));
-  if (answer) return { error: JSON.parse(answer) };
+}
+/** For each arrival rate, the 95th percentile of the time to first token, without the model: all answers have full length. */
+function knee(wanted, rates, ms = 12_000) {
+  return rates.map((rate) => {
+    const [room] = made({ ...wanted, rate }),
+      arrived = new Map(),
+      waits = [];
+    let now = 0;
+    while (now < ms) {
+      const { rows } = JSON.parse(room.plan()),
+        frame = JSON.parse(room.done(rows.map(() => 1)));
+      now = frame.ms;
+      for (const [id, , , , at] of frame.arrived) arrived.set(id, at);
+      for (const [id] of frame.new)
+        if (arrived.has(id)) (waits.push(now - arrived.get(id)), arrived.delete(id));
+    }
+    room.destroy();
+    for (const at of arrived.values()) waits.push(now - at); // those that still wait
+    waits.sort((a, b) => a - b);
+    return [rate, waits[Math.floor(0.95 * (waits.length - 1))] ?? 0];
+  });
 }
 const send = (text, most) => room.sent.append(python.toPy([room.steps, words.encode(text), most]));
 
@@ -137,10 +162,7 @@ const does = {
   send,
   step,
   steps,
-  knee: (wanted, rates) => {
-    python.globals.set("wish", JSON.stringify([wanted, prompts, rates]));
-    return JSON.parse(python.runPython("json.dumps(room.knee(*json.loads(wish)))"));
-  },
+  knee,
   texts: (given, most, temperature) => {
     // the answers to texts, in one batch; the seeds are 0, 1, ... For tests
     const all = given.map((text) => words.encode(text)),
