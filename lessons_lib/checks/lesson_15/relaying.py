@@ -32,7 +32,6 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Smallest first."""
     five = [11, 12, 13, 14, 15]
     yield Case(["0 lost", ""], [11])  # first, so that tokens which are kept between calls show later
     yield Case([""], [11])
@@ -193,7 +192,6 @@ def fault_in_words(name: str, fault: str) -> str:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without a replica, or something unusual; with a shorter answer."""
     yield from (case._replace(faults=faults) for faults in without_one(case.faults))
     usual = Case([])
     for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
