@@ -84,8 +84,7 @@ waits for its last turn
 - deliver(
 + turn = executor.submit(engine.turn, arrived)
 + deliver(await asyncio.wrap_future(turn))
-- executor.shutdown(wait=True)
-+ """
+- executor.shutdown(wait=True) => """
 WAITS = (
     "concurrent.futures.wait([turn])",
     "while not turn.done(): time.sleep(0.001)",

@@ -125,13 +125,9 @@ Two matched blocks save more than one: compare how many match, not whether some 
 ~ num_matched(replicas[index]) => num_matched(replicas[index]) > 0
 Exactly at the limit isn't *more than* the limit, so the replica may still be chosen.
 ~ <= limit => < limit
-One more than the limit *is* more than the limit, so the least loaded replica gets the request.
-~ <= limit => <= limit + 1
 The limit is how far the load may be *above the smallest load*: a difference, not the load itself, and not a factor.
 = limit = imbalance_limit
 or = limit = replicas[by_load[0]].load * imbalance_limit
-The caller sets `imbalance_limit`. Yours has a number in its place.
-= limit = replicas[by_load[0]].load + 2
 The limit compares the best match's load with the *smallest* load. The largest doesn't matter.
 ~ if replicas[best].load <= limit => if max(each.load for each in replicas) - replicas[best].load <= imbalance_limit
 The limit is about the load. `num_sent` counts requests that have ended, too.
@@ -143,12 +139,6 @@ If the best match is too busy, the *least loaded* replica gets the request, even
 - best =
 + allowed = [index for index in by_load if replicas[index].load <= limit]
 + best = max(allowed, key=lambda index: num_matched(replicas[index]))
-The best match may itself be the least loaded replica, or the only one. Don't leave it out when you look for the
-smallest load.
-- limit = ... best =
-+ best = max(by_load, key=lambda index: num_matched(replicas[index]))
-+ by_load = [min((index for index in by_load if index != best), key=by_load.index)]
-+ limit = replicas[by_load[0]].load + imbalance_limit
 Of two replicas that match the same number of blocks, the less loaded one is chosen.
 ~ max(by_load => max(range(len(replicas))
 or ~ max(by_load => max(by_load[::-1]
@@ -214,7 +204,8 @@ TASK = Task(
         "replica.sent_blocks` and nothing else. Only choose: the balancer itself notes what it sends.",
         "raised TypeError": "Is something None where a number is needed? What does your count return if none, or all, "
         "of the blocks match?",
-        "raised ValueError": "There may be a single replica, or none that matches anything.",
+        "raised ValueError": "There may be a single replica, or none that matches anything. The best match may be the "
+        "least loaded one.",
     },
 )
 
