@@ -10,6 +10,8 @@ from lessons_lib.engine.core import run_step
 from lessons_lib.engine.plain_sampling import token_probabilities
 
 GENERAL_LOOPS = """
+makes your function a generator
+- if gets_token ... yield => pass
 only before a step
 > yield => while inbox: scheduler.add(inbox.popleft())
 none that has finished

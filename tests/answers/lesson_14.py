@@ -1,76 +1,38 @@
-"""Right answers to the exercises of lesson 14, written in other ways than the reference. The wrong ones are the checks'
-lists."""
+"""Right answers to the exercises of lesson 14, written in other ways than the reference, and wrong ones that what they
+meet explains. The other wrong ones are the checks' lists."""
 
 import asyncio
-import collections
 import concurrent.futures
 import contextlib
 import time
 
 import anyio
-from answers import rights
+from answers import rights, slips
 
 from lessons_lib.serving.http.leaving import stream_until_gone
 from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.owner import own_engine
 
-END = object()
-
-
-class QueueWithEnd:
-    """An end marker in an unbounded queue."""
-
-    def __init__(self):
-        self.queue, self.is_closed, self.over = asyncio.Queue(), False, False
-
-    def put(self, item):
-        if not self.is_closed:
-            self.queue.put_nowait(item)
-
-    def close(self):
-        self.put(END)
-        self.is_closed = True
-
-    async def take(self):
-        items = [] if self.over else [await self.queue.get()]
-        while not self.queue.empty():
-            items.append(self.queue.get_nowait())
-        if items and items[-1] is END:
-            self.over = items.pop()
-        return items
-
-
-class DequeAndFutures:
-    """Waiters' futures, each woken and none given anything."""
-
-    def __init__(self):
-        self.items, self.waiting, self.is_closed = collections.deque(), [], False
-
-    def wake(self):
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
-        self.waiting = []
-
-    def put(self, item):
-        if not self.is_closed:
-            self.items.append(item)
-            self.wake()
-
-    def close(self):
-        self.is_closed = True
-        self.wake()
-
-    async def take(self):
-        while not (self.items or self.is_closed):
-            self.waiting.append(asyncio.get_running_loop().create_future())
-            await self.waiting[-1]
-        items = tuple(self.items)
-        self.items.clear()
-        return items
-
-
 MAILBOXES = """
+an end marker in an unbounded queue
+~ asyncio.Event() => asyncio.Queue()
+- self._items.append(item) ... self._has_news.set() => self._has_news.put_nowait(item)
+- self.is_closed = True ... self._has_news.set()
++ self.put(END)
++ self.is_closed = True
+- while not self._items ... return items
++ items = [] if self.is_over else [await self._has_news.get()]
++ while not self._has_news.empty(): items.append(self._has_news.get_nowait())
++ if items[-1:] == [END]: self.is_over = items.pop()
++ return items
+~ self._items => self.is_over
+waiters' futures, each woken and none given anything
+~ asyncio.Event() => []
+~ self._has_news.set() => [each.set_result(None) for each in self._has_news if not each.done()]
+- self._has_news.clear() ... await self._has_news.wait()
++ self._has_news += [asyncio.get_running_loop().create_future()]
++ await self._has_news[-1]
+= items, self._items = tuple(self._items), []
 the flag says that the mailbox has items, or is closed
 - while not self._items ... return items
 + while True:
@@ -122,8 +84,7 @@ waits for its last turn
 - deliver(
 + turn = executor.submit(engine.turn, arrived)
 + deliver(await asyncio.wrap_future(turn))
-- executor.shutdown(wait=True)
-+ """
+- executor.shutdown(wait=True) => """
 WAITS = (
     "concurrent.futures.wait([turn])",
     "while not turn.done(): time.sleep(0.001)",
@@ -188,9 +149,52 @@ races every wait
 +     if adding.done() and not adding.cancelled() and adding.exception() is None: await adding.result().aclose()
 """
 
-WRONG: dict[str, list] = {}
+SLIPS = {
+    Mailbox: """
+`async def take`
+- async def take ... return items => def take(self): return self._items
+costs an idle server as much as work
+- self._has_news.clear() ... await self._has_news.wait() => await asyncio.sleep(0)
+or - self._has_news.clear() ... await self._has_news.wait() => await asyncio.sleep(0.01)
+Clear the event before you wait for it
+~ await self._has_news.wait() => self._has_news.wait().close()
+""",
+    own_engine: """
+`async def`
+- async def own_engine( ... engine.close() => def own_engine(engine, commands, deliver, executor): engine.close()
+no other may enter the engine
+~ run_in_executor(executor, => run_in_executor(None,
+In the event loop's own thread, nothing else runs
+~ await event_loop.run_in_executor(executor, engine.turn, arrived) => engine.turn(arrived)
+`result()` blocks the event loop
+~ await event_loop.run_in_executor(executor, engine.turn, arrived) => executor.submit(engine.turn, arrived).result()
+Wait for it first: `executor.shutdown()`
+~ wait=True => wait=False
+call `engine.close()` in the coroutine itself
+- executor.shutdown(wait=True) ... engine.close() => executor.submit(engine.close); executor.shutdown()
+a turn was still running
+- deliver( => turns = [executor.submit(engine.turn, arrived) for _ in (1, 2)]; await asyncio.wrap_future(turns[1])
+The events are there after `await`
+~ await event_loop => event_loop
+Deliver after the `await`
+- deliver( => await event_loop.run_in_executor(executor, lambda: deliver(engine.turn(arrived)))
+costs an idle server as much as work
+< arrived = => if not commands and not engine.open: await asyncio.sleep(0); continue
+or < arrived = => if not commands and not engine.open: await asyncio.sleep(0.001); continue
+""",
+    stream_until_gone: """
+`async def`
+- async def stream_until_gone( ... await asyncio.gather( => def stream_until_gone(add, receive, send): return True
+at the message whose "type" is “http.disconnect”
+~ "http.disconnect" => "http.disconnected"
+or - while (await receive()) ... pass => while True: receive().close()
+`asyncio.wait`, without a timeout
+- await asyncio.wait( => while not sending.done() and not leaving.done(): await asyncio.sleep(0)
+""",
+}
+WRONG = {f"14.{number}": slips(reference, text) for number, (reference, text) in enumerate(SLIPS.items(), 1)}
 RIGHT = {
-    "14.1": [QueueWithEnd, DequeAndFutures, *rights(Mailbox, MAILBOXES)],
+    "14.1": rights(Mailbox, MAILBOXES, END=object()),
     "14.2": [
         way
         for text in (OWNERS, *(WAITS_FOR_ITS_LAST_TURN + wait for wait in WAITS))

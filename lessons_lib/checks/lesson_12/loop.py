@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any, NamedTuple
 
-from lessons_lib.checks.diagnosis import Shown, Task, Watch
+from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
+from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.checks.lesson_09.made_up import END, names_of
-from lessons_lib.checks.lesson_12.loop_mistakes import MISTAKES
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import SchedulerOutput
@@ -39,16 +39,11 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     one, a, b, c = Asked("A", 3, 1), Asked("A", 3, 3), Asked("B", 5, 4), Asked("C", 2, 2)
-    yield Case((one,))
-    yield Case((a,))
-    yield Case((a, b))
-    yield Case((a, b, c), slots=2)
+    yield from (Case((one,)), Case((a,)), Case((a, b)), Case((a, b, c), slots=2))
     yield Case((Asked("A", 9, 2),), slots=1, budget=4)
     yield Case((a, Asked("B", 9, 2)), slots=2, budget=4)
-    yield Case((a, b), backward=True)
-    yield Case((a, Asked("B", 9, 2)), slots=2, budget=4, backward=True)
-    yield Case((a, Asked("B", 5, 4, after=1)))
-    yield Case((a, Asked("B", 5, 2, after=3)))  # after A's last token
+    yield from (Case((a, b), backward=True), Case((a, Asked("B", 9, 2)), slots=2, budget=4, backward=True))
+    yield from (Case((a, Asked("B", 5, 4, after=1))), Case((a, Asked("B", 5, 2, after=3))))  # after A's last token
     yield Case((Asked("A", 3, 6), b, Asked("C", 2, 2, after=3), Asked("D", 4, 1, after=3)))
     yield Case((Asked("A", 3, 2), Asked("B", 3, 6), Asked("C", 3, 3, after=2), Asked("D", 3, 3, after=5)), slots=2)
     yield Case((Asked("A", 3, 6, ends=2), b))
@@ -60,9 +55,7 @@ def cases() -> Iterator[Case]:
     yield Case((Asked("A", 3, 6), Asked("B", 3, 6), Asked("C", 3, 6), Asked("D", 3, 6)), leaves=5)
     yield Case((a, b, c), slots=1, leaves=2)
     yield Case((a, b, Asked("C", 2, 2, after=1)), leaves=2)  # C is still in the inbox
-    yield Case((a,), fails=1)
-    yield Case((a, b), fails=2)
-    yield Case((a, b), fails=2, ctrl_c=True)
+    yield from (Case((a,), fails=1), Case((a, b), fails=2), Case((a, b), fails=2, ctrl_c=True))
     yield Case((a, b, c, Asked("D", 3, 3)), slots=2, fails=3)
     yield Case((Asked("A", 7, 9), Asked("B", 9, 3), Asked("C", 1, 5, after=2)), slots=2, budget=5, blocks=6)
 
@@ -153,8 +146,11 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         arrive(streamed + 1)
 
 
-def what(got: Any) -> Any:
-    return Shown("a generator") if hasattr(got, "close") and hasattr(got, "__next__") else got
+def what(got: Any) -> Shown:
+    if hasattr(got, "close") and hasattr(got, "__next__"):
+        return Shown("a generator")
+    idea = "`yield` each pair, which makes your function a generator. A list is only there once everything is served."
+    raise Mistake(f"the result should be a generator; yours is {short(got)}.", idea=idea)
 
 
 def pair(got: Any) -> Any:
@@ -181,17 +177,110 @@ def tell(case: Case) -> str:
     return "; ".join(told + [f"nothing is scheduled in step {case.nothing}"] * bool(case.nothing)) + "."
 
 
+MISTAKES = """
+Requests may come at any time: look into the inbox before each step, not only before the first one.
+- while inbox: ... scheduler.add(
+< try: => while inbox: scheduler.add(inbox.popleft())
+~ while inbox or scheduler.has_unfinished(): => while scheduler.has_unfinished():
+The scheduler may have nothing left while the inbox has: the loop ends only when both are empty.
+~ while inbox or scheduler.has_unfinished(): => while scheduler.has_unfinished():
+Sequences that wait count, too, and `scheduler.running` hasn't got them: `scheduler.has_unfinished()`.
+~ inbox or scheduler.has_unfinished(): => inbox or scheduler.running:
+An empty inbox isn't the end: the scheduler's sequences want their tokens.
+~ while inbox or scheduler.has_unfinished(): => while inbox:
+Add everything that is in the inbox before each step: it may join the running requests, which needn't finish first.
+- while inbox: => while inbox and not scheduler.has_unfinished():
+The oldest request is at the left of the inbox: `popleft`.
+~ inbox.popleft() => inbox.pop()
+Take what you add out of the inbox. You add the same request again before each step.
+- while inbox: ... scheduler.add( => for sequence in inbox: scheduler.add(sequence)
+In the middle of a prompt there is no new token: the row predicts one that is already there. `gets_token` says which
+sequences get one.
+~ if gets_token: => if True:
+~ sequence.output_ids[-1] => sequence.output_ids[-1] if sequence.output_ids else None
+or - scheduler.update( ... yield
++ tokens = compute(output)
++ scheduler.update(output, tokens)
++ for sequence, token in zip(output.num_scheduled_tokens, tokens): yield sequence.id, token
+`gets_token` is filled by `scheduler.update`. Before it, the list is empty.
+- scheduler.update(
++ tokens = compute(output)
++ pairs = list(zip(output.num_scheduled_tokens, output.gets_token))
++ scheduler.update(output, tokens)
+~ in zip(output.num_scheduled_tokens, output.gets_token): => in pairs:
+`compute` returns a token for *every* scheduled sequence, also in the middle of a prompt: zip with all of them.
+- scheduler.update(
++ tokens = compute(output)
++ scheduler.update(output, tokens)
++ getters = [each for each, gets in zip(output.num_scheduled_tokens, output.gets_token) if gets]
+- for sequence, gets_token ... yield => for sequence, token in zip(getters, tokens): yield sequence.id, token
+The last chunk of a prompt gives a token, too, however long it is: `gets_token` says so.
+~ if gets_token: => if gets_token and output.num_scheduled_tokens[sequence] == 1:
+The last token of an answer is streamed as well.
+~ if gets_token: => if gets_token and not sequence.finish_reason:
+Stream each token as soon as its step is counted, not when the answer is complete or the loop ends.
+- if gets_token ... yield
++ if sequence.finish_reason:
++     for token in sequence.output_ids: yield sequence.id, token
+Count the step (`scheduler.update`) before you stream its tokens. A reader may leave at any `yield`.
+- scheduler.update( ... yield
++ tokens = compute(output)
++ for (sequence, count), token in zip(output.num_scheduled_tokens.items(), tokens):
++     if sequence.num_computed_tokens + count == sequence.num_tokens: yield sequence.id, token
++ scheduler.update(output, tokens)
+A step without tokens isn't the end. Sequences may have to wait for blocks.
+< scheduler.update( => if not output.num_scheduled_tokens: break
+or > scheduler.update( => if not output.num_scheduled_tokens: break
+Call `compute` even if nothing is scheduled: it carries out the block copies of the step.
+< scheduler.update( => if not output.num_scheduled_tokens: continue
+Without `scheduler.update`, nothing is counted, and the next step computes the same tokens again.
+- scheduler.update( => compute(output)
+or - scheduler.update( ... yield
++ for sequence, token in zip(output.num_scheduled_tokens, compute(output)): yield sequence.id, token
+One step is one pass for *all* scheduled sequences: call `compute` once.
+< scheduler.update( => compute(output)
+Schedule once in each step, and use that output. Each call of `schedule` allocates blocks for a step of its own.
+~ compute(output) => compute(scheduler.schedule())
+or < output = => scheduler.schedule()
+When the reader leaves, Python raises `GeneratorExit` at your `yield`. Remove the scheduler's sequences then, too: their
+blocks are still in use. A `finally` runs in every case.
+- for sequence in [*scheduler.running ... scheduler.remove
+If `compute` raises an error, remove the scheduler's sequences, too. A `finally` runs in every case.
+- finally: => except GeneratorExit:
+Ctrl-C is a `KeyboardInterrupt`, which isn't an `Exception`. Clean up then, too: a `finally` runs in every case.
+- finally:
++ except (GeneratorExit, Exception):
++     for sequence in [*scheduler.running, *scheduler.waiting]: scheduler.remove(sequence)
++     raise
++ else:
+Your clean-up runs after each step; put the `try` around the loop.
+> for sequence, gets_token ... yield => for each in [*scheduler.running, *scheduler.waiting]: scheduler.remove(each)
+Running sequences have the blocks. Remove them as well.
+~ [*scheduler.running, *scheduler.waiting] => list(scheduler.waiting)
+`remove` takes sequences out of the list that you loop over, so the loop skips every second one. Loop over a copy.
+- for sequence in [*scheduler.running
++ for sequence in scheduler.running: scheduler.remove(sequence)
++ for sequence in list(scheduler.waiting):
+Clearing the lists isn't enough: no sequence would ever free these blocks. `scheduler.remove` does both.
+~ scheduler.remove(sequence) => scheduler.running.clear() or scheduler.waiting.clear()
+Clean up, and let the error go on: the caller must learn of it.
+< finally: => except Exception: pass
+Let `GeneratorExit` go on: after it, a generator may not yield again.
+- yield => try: yield sequence.id, sequence.output_ids[-1]
+> try: yield => except GeneratorExit: pass
+"""
+
 TASK = Task(
     reference="lessons_lib.conformance.examples.engine_loop:engine_loop",
     cases=cases,
     run=run,
     tell=tell,
-    known=MISTAKES,
+    known=mistakes(MISTAKES),
     refusals=("Broken",),
     about={
         "raised TooManySteps": "The loop ends when the inbox is empty and the scheduler has nothing left.",
-        "returned": "A step streams the id and the new token of each sequence that gets one, in the order of "
-        "`num_scheduled_tokens`.",
+        "returned": "A step yields `sequence.id, token` for each sequence that gets a token, in the order of "
+        "`num_scheduled_tokens`, not of the ids.",
         "the steps so far": "Before each step, add what is in the inbox. Then schedule, compute and update, once each. "
         "Don't begin a step before the tokens of the last one are streamed.",
         "the answers so far": "`scheduler.update` appends each token, before you stream it.",

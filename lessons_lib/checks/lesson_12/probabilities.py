@@ -67,15 +67,12 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         got = attempt(logits, temperature, top_k, top_p)
         if isinstance(got, torch.Tensor):
             return Shown("one tensor")
-        if (
-            not isinstance(got, tuple | list)
-            or len(got) != 2
-            or not all(isinstance(each, torch.Tensor) for each in got)
-        ):
+        pair = got if isinstance(got, tuple | list) else ()
+        if len(pair) != 2 or not all(isinstance(each, torch.Tensor) for each in pair):
             return got
-        if got[1].is_floating_point() and not got[0].is_floating_point():
+        if pair[1].is_floating_point() and not pair[0].is_floating_point():
             return Shown("a pair of tensors, the tokens first")
-        found.update(seen(*got))
+        found.update(seen(*pair))
         return Shown("a pair of tensors")
 
     watch("the call", ask, case.logits, *settings, look=lambda: found)
@@ -116,15 +113,11 @@ You kept every token that is as likely as the last of the `top_k`. Exactly `top_
 You compared token ids with `top_k`. Compare ranks: after the sort, rank 0 is the likeliest token.
 ~ rank >= top_k[:, None] => tokens >= top_k[:, None]
 A slice cuts all rows at the same place, but `top_k` has a value for each. Compare ranks: `rank >= top_k[:, None]`.
-- probabilities = scaled
-+ scaled[:, top_k:] = float("-inf")
-+ probabilities = scaled.softmax(dim=-1)
+< probabilities = scaled => scaled[:, top_k:] = float("-inf")
 Only `float("-inf")` surely cuts a token: e⁰ is 1, and the logits that stay may be lower than any other number.
 ~ top_k[:, None], float("-inf") => top_k[:, None], 0.0
 `top_k` may be larger than the vocabulary; then it cuts nothing, and an index beyond the end must not be used.
-- rank
-+ rank = torch.arange(logits.shape[-1], device=logits.device)
-+ scaled.gather(1, top_k[:, None] - 1)
+> rank => scaled.gather(1, top_k[:, None] - 1)
 or ~ rank >= top_k[:, None] => rank >= torch.where(top_k > len(rank), top_k % len(rank), top_k)[:, None]
 You cut the token that reaches `top_p`, but it stays. Look at the sum of the tokens *before* it: `cumsum` minus its own
 probability.
@@ -132,9 +125,7 @@ probability.
 The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`.
 ~ of_likelier >= top_p[:, None] => of_likelier > top_p[:, None]
 You subtracted two probabilities from the sum. The tokens before it: `cumsum` minus its own probability.
-- of_likelier
-+ of_likelier = probabilities.cumsum(dim=-1) - probabilities
-+ of_likelier[:, 1:] -= probabilities[:, :-1]
+> of_likelier => of_likelier[:, 1:] -= probabilities[:, :-1]
 `top_p` cuts nothing in your code. A token is cut if the tokens before it in its row already add up to `top_p`.
 ~ of_likelier >= top_p[:, None] => rank < 0
 The likeliest token always stays: the sum of the tokens before it is 0.
@@ -175,8 +166,6 @@ You applied a softmax to probabilities, but they aren't logits. Apply it once, t
 = return probabilities.softmax(dim=-1), tokens
 or = return probabilities.masked_fill(probabilities == 0, float("-inf")).softmax(dim=-1), tokens
 or = scaled, tokens = (logits.double().softmax(-1) / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
-The likeliest tokens come first, and they are the ones that stay: `descending=True`.
-~ descending=True => descending=False
 Your `tokens` are ranks. They should be the tokens at these ranks: the second tensor that `sort` returns.
 = return probabilities / probabilities.sum(dim=-1, keepdim=True), rank.expand_as(tokens)
 or = return probabilities / probabilities.sum(dim=-1, keepdim=True), tokens.argsort(dim=-1)
@@ -196,14 +185,6 @@ NaN comes from ∞ / ∞ or 0 · ∞. `masked_fill` and `softmax` can handle lar
 + probabilities = weights / weights.sum(dim=-1, keepdim=True)
 or - probabilities = scaled
 + probabilities = (scaled * (rank < top_k[:, None]) - 1e9 * (rank >= top_k[:, None])).softmax(dim=-1)
-Dividing in place changes the caller's logits: `logits / …` makes a new tensor.
-- scaled
-+ logits /= temperature[:, None]
-+ scaled, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
-Don't change the caller's settings in place: make a new tensor.
-- rank
-+ rank = torch.arange(logits.shape[-1])
-+ top_k.clamp_(max=logits.shape[-1])
 """
 
 

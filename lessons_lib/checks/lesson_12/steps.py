@@ -10,7 +10,7 @@ import torch
 from lessons_lib.checks.diagnosis import Shown, Task, Watch, mistakes
 from lessons_lib.checks.exercise import short
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.engine.core import StepFailed
+from lessons_lib.engine.core import StepFailed, run_step
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_OUT, BlockCopy
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -42,26 +42,18 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    yield Case("A")
-    yield Case("AB", copies=2)
-    yield Case("AB", swapped="C", copies=1)
-    yield Case()
-    yield Case(copies=1)
-    yield Case(swapped="C", copies=1)
-    for error in ("Broken", "MemoryError", "RuntimeError"):
-        yield Case("A", fails="forward", error=error)
-    yield Case("AB", fails="forward")
-    yield Case("BA", preempted="D", swapped="C", fails="forward")
-    yield Case("AB", swapped="C", fails="sample")
-    yield Case("AB", preempted="D", fails="keep_tokens")
+    yield from (Case("A"), Case("AB", copies=2), Case("AB", swapped="C", copies=1))
+    yield from (Case(), Case(copies=1), Case(swapped="C", copies=1))
+    yield from (Case("A", fails="forward", error=error) for error in ("Broken", "MemoryError", "RuntimeError"))
+    yield from (Case("AB", fails="forward"), Case("BA", preempted="D", swapped="C", fails="forward"))
+    yield from (Case("AB", swapped="C", fails="sample"), Case("AB", preempted="D", fails="keep_tokens"))
     yield Case("AB", copies=1, fails="copy_blocks")
     yield Case("AB", swapped="C", preempted="D", fails="copy_blocks", error="RuntimeError")
     yield Case(swapped="C", fails="copy_blocks")
     yield Case(swapped="CE", preempted="D", copies=1, fails="copy_blocks")
     for call in ("copy_blocks", "forward", "sample"):
         yield Case("AB", swapped="C", fails=call, error="KeyboardInterrupt")
-    yield Case("A", fails="count_launched")
-    yield Case("AB", copies=1, fails="count_launched", error="RuntimeError")
+    yield from (Case("A", fails="count_launched"), Case("AB", copies=1, fails="count_launched", error="RuntimeError"))
 
 
 class Core:
@@ -86,14 +78,15 @@ class Core:
         own = {"scheduler_output": "output", "logits": "logits", "tokens": "tokens", "in_flight": "in_flight"}
         return next((word for word, name in own.items() if getattr(self, name) is got), short(got, 40))
 
-    def note(self, name: str, *given: Any) -> None:
+    def note(self, name: str, returned: Any, *given: Any) -> Any:
         self.calls.append(Shown(f"{name}({', '.join(map(self.word, given))})"))
         if self.case.fails == name:
             raise ERRORS[self.case.error](f"`{name}` failed")
+        return returned
 
     def copy_blocks(self, block_copies: Any) -> None:
         if isinstance(block_copies, SchedulerOutput):
-            return self.note("copy_blocks", block_copies)
+            return self.note("copy_blocks", None, block_copies)
         count = len(list(block_copies))
         if self.calls and self.calls[-1].startswith("copy "):
             count += int(self.calls.pop().split()[1])  # it's free how many are copied at once
@@ -104,20 +97,16 @@ class Core:
         return None
 
     def forward(self, scheduler_output: Any) -> torch.Tensor:
-        self.note("forward", scheduler_output)
-        return self.logits
+        return self.note("forward", self.logits, scheduler_output)
 
     def sample(self, scheduler_output: Any, logits: Any) -> torch.Tensor:
-        self.note("sample", scheduler_output, logits)
-        return self.tokens
+        return self.note("sample", self.tokens, scheduler_output, logits)
 
     def keep_tokens(self, scheduler_output: Any, tokens: Any) -> object:
-        self.note("keep_tokens", scheduler_output, tokens)
-        return self.in_flight
+        return self.note("keep_tokens", self.in_flight, scheduler_output, tokens)
 
     def count_launched(self, scheduler_output: Any, in_flight: Any, logits: Any) -> object:
-        self.note("count_launched", scheduler_output, in_flight, logits)
-        return self.step
+        return self.note("count_launched", self.step, scheduler_output, in_flight, logits)
 
 
 def run(attempt: Any, case: Case, watch: Watch) -> None:
@@ -180,33 +169,22 @@ four calls, and `raise StepFailed(requests) from error`.
 an interrupt at its next call.
 ~ except Exception as error: => except BaseException as error:
 Copying blocks may fail, too: it belongs into the `try`.
-- try: ... logits =
+- try: ... core.copy_blocks
 + core.copy_blocks(scheduler_output.block_copies)
-+ if not requests: return None
 + try:
-+     logits = core.forward(scheduler_output)
 `sample` and `keep_tokens` may fail, too: all four calls belong into the `try`.
 - in_flight = => pass
 < return core.count_launched => in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
 An error of `count_launched` is a bug of the engine, and no request is to blame. Call it below the `try`.
-- in_flight =
-+ in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-+ return core.count_launched(scheduler_output, in_flight, logits)
-or - return core.count_launched
-+ try: return core.count_launched(scheduler_output, in_flight, logits)
-+ except Exception: return None
+> in_flight = => return core.count_launched(scheduler_output, in_flight, logits)
+or - return core.count_launched => try: return core.count_launched(scheduler_output, in_flight, logits)
+> try: return => except Exception: return None
 A failed step has no tokens. Raise: what comes after the `except` must not run.
 - raise StepFailed => return None
 or - raise StepFailed => return StepFailed(requests or scheduler_output.swapped_out)
 or - raise StepFailed => pass
 Don't try again: what was allocated for this step isn't in order any more. The core begins again from the tokens.
-- raise StepFailed
-+ try:
-+     core.copy_blocks(scheduler_output.block_copies)
-+     logits = core.forward(scheduler_output)
-+     in_flight = core.keep_tokens(scheduler_output, core.sample(scheduler_output, logits))
-+ except Exception as error:
-+     raise StepFailed(requests or scheduler_output.swapped_out) from error
+- raise StepFailed => return once_more(core, scheduler_output)
 The callers of these requests get the cause. Raise `StepFailed(requests) from error`, with the error itself.
 ~ from error => from None
 or ~ from error => from RuntimeError("a step failed")
@@ -230,25 +208,16 @@ or ~ requests or scheduler_output.swapped_out => []
 Only scheduled requests were in this step. Others that run begin again from their tokens.
 ~ requests or scheduler_output.swapped_out => core.scheduler.running or scheduler_output.swapped_out
 Copy blocks before the pass: it writes into blocks whose old contents must be saved by then.
-- core.copy_blocks ... return None
-+ if not requests:
-+     core.copy_blocks(scheduler_output.block_copies)
-+     return None
+- core.copy_blocks => if not requests: core.copy_blocks(scheduler_output.block_copies)
 < in_flight = => core.copy_blocks(scheduler_output.block_copies)
 Copy the blocks even if nothing is scheduled: the next step may overwrite what they save.
-- core.copy_blocks ... return None
-+ if not requests:
-+     return None
-+ core.copy_blocks(scheduler_output.block_copies)
+- core.copy_blocks => if requests: core.copy_blocks(scheduler_output.block_copies)
 `core.copy_blocks` takes all block copies, a list: `scheduler_output.block_copies` as it is.
 ~ core.copy_blocks(scheduler_output.block_copies) => core.copy_blocks(scheduler_output)
 If nothing is scheduled, return None before the model is called.
 - if not requests: ... return None
 `core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
 ~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
-Return what `count_launched` returns: without that call, the next step computes the same tokens again.
-- return core.count_launched => core.count_launched(scheduler_output, in_flight, logits)
-or - return core.count_launched
 """
 
 
@@ -285,7 +254,7 @@ TASK = Task(
     cases=cases,
     run=run,
     tell=tell,
-    known=mistakes(MISTAKES),
+    known=mistakes(MISTAKES, once_more=run_step),
     about={"returned": about_end, CALLED: about_calls},
 )
 

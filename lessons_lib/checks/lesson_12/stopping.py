@@ -46,11 +46,8 @@ or ~ return len(text) - held, False => return len(text) - min(len(text), max(map
 Of several beginnings that match, hold back the longest: a shorter one would show a part of it.
 ~ held = max( => held = min(
 Not only the first stop string whose beginning matches counts. Look at all, and take the longest.
-- held =
-+ found = [[n for n in range(1, len(string)) if text.endswith(string[:n])] for string in stop]
-+ held = next((max(each) for each in found if each), 0)
-or - held =
-+ held = max((n for string in stop[:1] for n in range(1, len(string)) if text.endswith(string[:n])), default=0)
+- held = => held = next((max(n) for s in stop if (n := [k for k in range(1, len(s)) if text.endswith(s[:k])])), 0)
+or ~ for string in stop for size => for string in stop[:1] for size
 More than one character may have to be held back: {held!r} is the beginning of a stop string.
 ~ range(1, min(len(string), len(text) + 1)) => range(1, min(2, len(string)))
 The longest beginning is all of the stop string but its last character: `range(1, len(string))`.
@@ -66,29 +63,21 @@ or - held = => held = max((1 for string in stop for letter in string if text.end
 Return how many characters can be shown, not how many are held back.
 ~ return len(text) - held, False => return held, False
 Look for complete stop strings first. If one is in the text, the answer has ended, even if a longer one may have begun.
-- if found:
-+ held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
-+ if found and not held:
-or - if found:
-+ held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
-+ if found and len(text) - held >= min(found):
+< if found: => held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
+- if found: => if found and not held:
+or < if found: => held = max((n for s in stop for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
+- if found: => if found and len(text) - held >= min(found):
 A stop string may be anywhere in the text, not only at its end.
 = found = [len(text) - len(string) for string in stop if text.endswith(string)]
 A stop string isn't part of the answer: return where it begins.
 ~ text.index(string) for => text.index(string) + len(string) for
 or = return len(text), True
-The answer ends where the *first* stop string in the text begins: the smallest index.
-~ return min(found), True => return max(found), True
-or ~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
-The stop string that comes first in the *text* counts, whatever its place in `stop`.
-~ return min(found), True => return found[0], True
+The answer ends where the *first* stop string in the text begins, whatever its place in `stop`: the smallest index.
+~ return min(found), True => return max(text.rindex(string) for string in stop if string in text), True
+or ~ return min(found), True => return found[0], True
 or ~ return min(found), True => return found[-1], True
 or ~ return min(found), True => return text.index(max((s for s in stop if s in text), key=len)), True
 or ~ return min(found), True => return text.index(min((s for s in stop if s in text), key=len)), True
-A complete stop string ends the answer: the second value is True.
-~ return min(found), True => return min(found), False
-The text isn't stopped yet: only the beginning of a stop string is there. The second value is False.
-~ return len(text) - held, False => return len(text) - held, held > 0
 Return the length. The caller takes `text[:length]` itself.
 ~ return min(found), True => return text[: min(found)], True
 ~ return len(text) - held, False => return text[: len(text) - held], False
@@ -100,23 +89,18 @@ The length comes first, then whether the text is stopped.
 ~ return len(text) - held, False => return False, len(text) - held
 `find` returns −1 for a stop string that isn't in the text. That isn't an index.
 = found = [text.find(string) for string in stop]
-or - if found:
-+ found = [text.find(string) for string in stop]
-+ if found and min(found) >= 0:
+or < if found: => found = [text.find(string) for string in stop]
+- if found: => if found and min(found) >= 0:
 `index` raises an error for a stop string that isn't in the text. Ask first: `string in text`.
 = found = [text.index(string) for string in stop]
 Without stop strings, or if nothing matches, there is no maximum: `max(..., default=0)`, and all of the text is shown.
 ~ , default=0) => )
 Matching is case-sensitive: this is neither a stop string nor the beginning of one.
-- found =
-+ text, stop = text.lower(), tuple(string.lower() for string in stop)
-+ found = [text.index(string) for string in stop if string in text]
+< found = => text, stop = text.lower(), tuple(string.lower() for string in stop)
 Stop strings are plain text, not regular expressions: "." stands for itself.
 - found =
 + import re
 + found = [m.start() for string in stop if (m := re.search(string.replace("?", "[?]"), text))]
-Return False and the length even if nothing is held back. Your function returns nothing there.
-- return len(text) - held => if held: return len(text) - held, False
 """
 
 TASK = Task(

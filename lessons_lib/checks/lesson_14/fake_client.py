@@ -12,8 +12,6 @@ from lessons_lib.checks.lesson_14.virtual_loop import in_vain, now, settle, unti
 ACCEPTED, FIRST_TOKEN, BETWEEN_TOKENS = 20.0, 100.0, 20.0  # milliseconds on the virtual clock
 BATCHES = (["The"], [" old"], [" dog", " ran"])
 LEAVES = "http.disconnect"
-
-
 IN_STREAM, SLOW = 130.0, 10_000.0
 PHASES = {  # when, how long a `send` takes -> what goes on
     (10.0, 0.0): "before the engine has accepted the request",

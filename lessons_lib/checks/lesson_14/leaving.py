@@ -17,10 +17,6 @@ WAIT = (
 EXPECTED = (EngineFailed, ConnectionError, TimeoutError, BaseExceptionGroup)
 
 
-def clock() -> str:
-    return f"{now() / 1000:g} s" if now() >= 1000 else f"{now():g} ms"
-
-
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     async def story() -> None:
         loop = asyncio.get_running_loop()
@@ -51,7 +47,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         def look_at(look: Callable[[], dict[str, Any]]) -> None:
             for what, idea in client.faults.items() if not case.at_await else ():
                 raise Mistake(what, idea=idea)
-            watch(clock(), accident, owner, *EXPECTED, look=look)
+            clock = f"{now() / 1000:g} s" if now() >= 1000 else f"{now():g} ms"
+            watch(clock, accident, owner, *EXPECTED, look=look)
 
         coroutine = attempt(request.add, client.receive, client.send)
         owner = started("stream_until_gone", coroutine, "It waits for the engine and for the client", at_await)
@@ -85,9 +82,7 @@ async def no_close(streams: list[Any], add: Any, send: Any) -> None:
 
 MISTAKES = """
 Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen next to the work.
-- sending, leaving = ... await asyncio.gather(
-+ await send_all(add, send)
-+ return True
+- sending, leaving = ... await asyncio.gather( => return await send_all(add, send) is None
 The one that listens must end the work, whatever it waits for, `send` too: cancel its task.
 - if not sending.done(): ... return False => if not sending.done(): await sending; return False
 A message of another type means nothing, however many come: call `receive` again until “http.disconnect”.
@@ -105,9 +100,7 @@ or - sending, leaving = ... await asyncio.gather(
 +     async for tokens in stream: await send(tokens); await receive()
 + return True
 On a connection that stays open, the listener would take the next request's messages. Cancel it when the work has ended.
-- leaving.cancel()
-- await asyncio.gather(sending, leaving,
-+ await asyncio.gather(sending, return_exceptions=True)
+- leaving.cancel() ... await asyncio.gather( => await asyncio.gather(sending, return_exceptions=True)
 A task doesn't end with the coroutine that waits for it: cancel the work in a `finally`, which every way out passes.
 - sending.cancel() ... await asyncio.gather( => pass
 Every way out must cancel both tasks, your coroutine's own cancellation, too: that's what `finally` is for.
@@ -115,14 +108,8 @@ Every way out must cancel both tasks, your coroutine's own cancellation, too: th
 + await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
 + try:
 The second cancellation ends your cleanup at its first `await`. Cancel both tasks before that.
-- sending.cancel() ... await asyncio.gather(
-+ leaving.cancel()
-+ await asyncio.gather(leaving, return_exceptions=True)
-+ sending.cancel()
-or - sending.cancel() ... await asyncio.gather(
-+ sending.cancel()
-+ await asyncio.gather(sending, return_exceptions=True)
-+ leaving.cancel()
+< sending.cancel() => leaving.cancel(); await asyncio.gather(leaving, return_exceptions=True)
+or > sending.cancel() => await asyncio.gather(sending, return_exceptions=True)
 The request is aborted by your cleanup, after an `await` that a second cancellation ends. Abort it where its tokens are
 sent, as `send_all` does.
 < async def wait_until_gone( => streams = []

@@ -162,21 +162,15 @@ MISTAKES = """
 `put` adds the item, and then wakes the reader.
 - self._items.append(item)
 Nothing wakes the reader: `put` has to set the event.
-- self._items.append(item)
-- self._has_news.set()
-+ self._items.append(item)
+- self._items.append(item) ... self._has_news.set() => self._items.append(item)
 A reader that waits must hear of the end: `close` has to set the event, too.
 - self.is_closed = True ... self._has_news.set() => self.is_closed = True
 `put` and `close` look at `is_closed`, and so does the owner: set it in `close`.
 - self.is_closed = True ... self._has_news.set() => self._has_news.set()
 After `close`, nothing is added: the reader was told that nothing follows.
-- if not self.is_closed: ... self._has_news.set()
-+ self._items.append(item)
-+ self._has_news.set()
+- if not self.is_closed: => if True:
 The producer serves many requests. One that has ended must not stop it: `put` after `close` does nothing.
-- if not self.is_closed:
-+ if self.is_closed: raise RuntimeError
-+ if True:
+< if not self.is_closed: => if self.is_closed: raise RuntimeError
 Nothing may be dropped, however slow the reader is. A request has at most `max_tokens` tokens, so a limit isn't needed.
 ~ self._items.append(item) => self._items = [*self._items, item][:100]
 Each item counts: yours keeps only the newest. A token that is lost leaves a hole in the answer.

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lessons_lib.checks.diagnosis import Task, Watch, mistakes
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_14.fake_engine import Commands, FakeEngine
-from lessons_lib.checks.lesson_14.virtual_loop import accident, play, settle, started, state_of
+from lessons_lib.checks.lesson_14.virtual_loop import accident, play, settle, started, state_of, until
 
 DONE = {"add": "{0} is added, which needs {1} turns", "abort": "{0} is aborted", "close": "the mailbox is closed"}
 WAIT = (
@@ -80,8 +80,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         last = 199 if case.cancel and case.cancel == int(case.cancel) else case.cancel  # it may have fewer awaits
         script = [*case.script, (last, "cancel")] if last else case.script
         for when, what, *more in sorted(script, key=lambda step: step[0]):
-            if loop.time() < when / 1000:
-                await asyncio.sleep(when / 1000 - loop.time())
+            await until(when)
             if what == "cancel":
                 for rounds in (0, case.again):
                     await settle(rounds)
@@ -110,14 +109,12 @@ def tell(case: Case) -> str:
         after = f"after {when / 1000:g} s, " if when >= 1000 else f"after {when:g} ms, " if when else ""
         if what != "look":
             told.append(f"{after}{DONE[what].format(*more)}".replace("1 turns", "1 turn"))
-    if case.fail_at:
-        told.append(f"turn {case.fail_at} raises RuntimeError")
+    told += [f"turn {case.fail_at} raises RuntimeError"] * bool(case.fail_at)
     if case.cancel:
         is_time = case.cancel != int(case.cancel)
         when = f"after {case.cancel:g} ms" if is_time else f"at its await number {case.cancel}"
-        told.append(f"your coroutine is cancelled {when}")
-        if case.again:
-            told[-1] += ", and at one of its next awaits once more"
+        again = ", and at one of its next awaits once more" * bool(case.again)
+        told.append(f"your coroutine is cancelled {when}{again}")
     return f"a turn takes 5 ms; {'; '.join(told)}."
 
 

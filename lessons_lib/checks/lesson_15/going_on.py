@@ -30,7 +30,6 @@ def cases() -> Iterator[Case]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without an optional field; with fewer tokens."""
     request, token_ids = case
     for name in request:
         if name not in ("prompt", "max_tokens"):
@@ -134,9 +133,6 @@ Your request contains one of the caller's own lists, so both grow together. It n
 or < output_token_ids = => if not token_ids: return dict(request)
 A random number depends on the seed and on how many tokens the completion has. So the seed stays as it is.
 ~ {**request, => {**request, "seed": request.get("seed", 0) + len(token_ids),
-If no token is missing, return None and nothing else.
-~ return None => return {}
-or ~ return None => return request
 """
 GO_ALONG = (
     "All other fields go along, whatever they are: without its seed or its stop strings, the rest would be another one."

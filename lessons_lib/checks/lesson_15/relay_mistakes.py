@@ -1,13 +1,10 @@
 """What learners get wrong in 15.3: in `relay`, and in a loop of their own in place of `stream_once`."""
 
 from lessons_lib.checks.diagnosis import Known, mistakes
-from lessons_lib.serving.failover import relay, stream_once
+from lessons_lib.serving.failover import stream_once
 
 # What a loop of one's own over one replica's chunks does wrong, in `stream_once`.
 OF_ONE = """
-`stream_once` raises the load before it asks, so that the next choice counts this stream, and lowers it however the
-stream ends. A loop of your own has to do that, too: add 1, and subtract 1 in `finally`.
-- replica.load -= 1
 A stream that ends without a `finish_reason` was cut: treat the replica as lost.
 - raise ReplicaLost
 A chunk with a `finish_reason` is the last one, whatever the reason. An error that a replica reports isn't a loss.
@@ -43,8 +40,6 @@ or ~ yield chunk => yield from [chunk] if chunk.token_ids else []
 `choose` also decides which replica goes on. Ask it once for each move.
 ~ remaining.pop(choose(remaining)) => remaining.pop(choose(remaining) if asked is request else 0)
 or < replica = remaining.pop => choose(remaining)
-`choose` gets the replicas themselves, in a list.
-~ choose(remaining) => choose(list(range(len(remaining))))
 `choose` must only get replicas that haven't been lost. Take the chosen one out of *that* list, and pass it the same
 list the next time.
 = replica = remaining[choose(remaining)]
@@ -92,8 +87,6 @@ It may be the request that kills its replicas. Ask at most `max_moves` more afte
 or ~ max_moves >= 0 => max_moves >= -1
 A loss counts as a move whether or not a token came before it. A request that kills replicas may do so at once, or late.
 = max_moves -= bool(token_ids)
-The caller sets the limit: `max_moves`, not `MAX_MOVES`, which is only its default.
-~ max_moves >= 0 => len(replicas) - len(remaining) <= MAX_MOVES
 A reader that gets no reason can't tell a complete answer from one that was cut off: `yield Chunk([], "error", "...")`.
 - yield Chunk([], "error"
 or - yield Chunk([], "error" => yield Chunk([], "length")
@@ -105,12 +98,6 @@ or - yield Chunk([], "error" => yield Chunk(token_ids, "error", "every replica w
 A reader needn't notice a loss, as long as another replica can go on. Yield nothing for it.
 > max_moves -= 1 => yield Chunk([], None, "moved")
 or > max_moves -= 1 => yield Chunk([], "error", "lost")
-No replica is left, or no move. The reader gets that as a chunk, not as an exception: `yield Chunk([], "error", "...")`.
-- yield Chunk([], "error" => raise ReplicaLost("all")
-No replica is left to choose from. Test that before you call `choose`, and tell the reader.
-~ and remaining and => and
-The last replica that is left can be asked, too.
-~ and remaining and => and len(remaining) > 1 and
 Without a seed, each replica would draw other random numbers. Draw a seed before the first one is asked, and send all
 the same: `random.getrandbits(31)`.
 ~ if request.get("seed") is None => if False
@@ -137,15 +124,6 @@ replica is asked again.
 - return
 or = replica = remaining[choose(remaining)]
 - return
-After a chunk with a reason nothing follows.
-- return
-+ yield Chunk([], chunk.finish_reason)
-+ return
-Catch ReplicaLost around the loop over the chunks: another replica can go on.
-~ except ReplicaLost => except ConnectionError
-`close()` raises GeneratorExit at the `yield`. Don't catch it (`except:` and `except BaseException` do), and yield
-nothing after it.
-~ except ReplicaLost => except BaseException
 One loss isn't the end: while moves and replicas are left, the next one goes on.
 - max_moves -= 1 => max_moves = -1
 """
@@ -156,10 +134,6 @@ KNOWN = [
     *(
         Known(each.why, "~ stream_once( => of_one(", names={"of_one": each.attempt(stream_once)})
         for each in mistakes(OF_ONE)
-    ),
-    Known(
-        "The reader should get each chunk as soon as it is there. Yield them, one by one.",
-        answer=lambda *given, **more: list(relay(*given, **more)),
     ),
     Known("Without a `yield` it isn't a generator. Pass each chunk on: `yield chunk`.", answer=lambda *a, **m: None),
 ]

@@ -32,7 +32,6 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """Smallest first."""
     five = [11, 12, 13, 14, 15]
     yield Case(["0 lost", ""], [11])  # first, so that tokens which are kept between calls show later
     yield Case([""], [11])
@@ -193,7 +192,6 @@ def fault_in_words(name: str, fault: str) -> str:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without a replica, or something unusual; with a shorter answer."""
     yield from (case._replace(faults=faults) for faults in without_one(case.faults))
     usual = Case([])
     for name in ("size", "last", "max_moves", "order", "load", "joins", "request"):
@@ -223,21 +221,25 @@ TASK = Task(
         "the number of chunks that your code has read": "Pass each chunk on before you read the next one. Otherwise "
         "it isn't a stream.",
         "the load of each replica": "`stream_once` lowers the load when it is closed. `with closing(stream_once(...))` "
-        "closes it however the stream ends, and if the reader leaves.",
+        "closes it however the stream ends, and if the reader leaves. A loop of your own subtracts 1 in `finally`.",
         "the list of streams that aren't closed": "Close the stream however it ends: `stream.close()` tells a replica "
         "that still runs to abort the request.",
         "the caller's list `replicas`": "The balancer needs its list for other requests. Take replicas out of a copy, "
         "`list(replicas)`.",
         "the caller's `request`": '`request` is the caller\'s. Make a new dict: `{**request, "seed": ...}`.',
-        "raised ReplicaLost": "Catch it: another replica can go on. If none is left, the reader gets a chunk.",
+        "returned": "The reader should get each chunk as soon as it is there. Yield them, one by one.",
+        "raised ReplicaLost": "Catch it around the loop over the chunks: another replica can go on. If no replica is "
+        'left, or no move, the reader gets that as a chunk: `yield Chunk([], "error", "...")`.',
         "raised AttributeError": "`choose` returns an index in the list that it gets. `stream_once` takes the replica "
         "at that index, and then the request.",
         "raised KeyError": 'The field may be missing: `request.get("seed")`.',
         "raised TypeError": "The `token_ids` of a chunk are a list: `[]` if there are none.",
         "raised ValueError": "A refusal reaches the reader as a chunk, which `stream_once` yields. And `remove` raises "
         "ValueError if the list doesn't have the replica: `choose` must get the list that you remove it from.",
-        "raised IndexError": "`choose` returns an index in the list that it gets, which must not be empty.",
-        "raised RuntimeError": "`close()` raises GeneratorExit at your `yield`. Yield nothing after it.",
+        "raised IndexError": "`choose` returns an index in the list that it gets. If no replica is left, don't call "
+        "it, and tell the reader.",
+        "raised RuntimeError": "`close()` raises GeneratorExit at the `yield`. Don't catch it (`except:` and `except "
+        "BaseException` do), and yield nothing after it.",
     },
 )
 

@@ -24,28 +24,26 @@ class Case(NamedTuple):
 
 # Blocks | load/num_sent/blocks sent, of each replica | limit.
 SCENES = """
-ab | 3/0 | 0
+ab | 3/0/ | 0
 ab | 3/1/ab | 0
-a | 0/0, 0/0/a | 2
+a | 0/0/, 0/0/a | 2
 abcd | 0/0/a, 0/0/ab | 2
 abcd | 0/0/stuvw, 0/0/ab | 2
 abcd | 0/0/bcd, 0/0/a | 2
-ab | 0/0, 3/0/ab | 3
-ab | 20/0, 22/0/ab | 3
-ab | 0/2, 0/1, 9/0/ab | 3
-abcd | 1/0/ab, 0/0, 9/0/abcd | 3
-ab | 0/0, 4/0/ab, 6/0, 6/0 | 3
- | 1/0/abc, 0/0 | 5
+ab | 0/0/, 3/0/ab | 3
+ab | 20/0/, 22/0/ab | 3
+ab | 0/2/, 0/1/, 9/0/ab | 3
+abcd | 1/0/ab, 0/0/, 9/0/abcd | 3
+ab | 0/0/, 4/0/ab, 6/0/, 6/0/ | 3
+ | 1/0/abc, 0/0/ | 5
 """
 
 
 def cases() -> Iterator[Case]:
-    """Smallest first."""
     for scene in SCENES.strip("\n").split("\n"):
         prompt, told, limit = scene.split("|")
-        replicas = [
-            (*map(int, each[:2]), "".join(each[2:])) for each in (one.strip().split("/") for one in told.split(","))
-        ]
+        parts = (one.split("/") for one in told.split(","))
+        replicas = [(int(load), int(num_sent), sent.strip()) for load, num_sent, sent in parts]
         yield Case(prompt.strip(), replicas, int(limit))
     draw = Random(5)
     for _ in range(120):
@@ -57,7 +55,6 @@ def cases() -> Iterator[Case]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without a replica; with a shorter prompt; with smaller numbers."""
     prompt, replicas, limit = case
     for place, (load, num_sent, sent) in enumerate(replicas):
         others = replicas[:place], replicas[place + 1 :]
@@ -125,13 +122,9 @@ Two matched blocks save more than one: compare how many match, not whether some 
 ~ num_matched(replicas[index]) => num_matched(replicas[index]) > 0
 Exactly at the limit isn't *more than* the limit, so the replica may still be chosen.
 ~ <= limit => < limit
-One more than the limit *is* more than the limit, so the least loaded replica gets the request.
-~ <= limit => <= limit + 1
 The limit is how far the load may be *above the smallest load*: a difference, not the load itself, and not a factor.
 = limit = imbalance_limit
 or = limit = replicas[by_load[0]].load * imbalance_limit
-The caller sets `imbalance_limit`. Yours has a number in its place.
-= limit = replicas[by_load[0]].load + 2
 The limit compares the best match's load with the *smallest* load. The largest doesn't matter.
 ~ if replicas[best].load <= limit => if max(each.load for each in replicas) - replicas[best].load <= imbalance_limit
 The limit is about the load. `num_sent` counts requests that have ended, too.
@@ -143,12 +136,6 @@ If the best match is too busy, the *least loaded* replica gets the request, even
 - best =
 + allowed = [index for index in by_load if replicas[index].load <= limit]
 + best = max(allowed, key=lambda index: num_matched(replicas[index]))
-The best match may itself be the least loaded replica, or the only one. Don't leave it out when you look for the
-smallest load.
-- limit = ... best =
-+ best = max(by_load, key=lambda index: num_matched(replicas[index]))
-+ by_load = [min((index for index in by_load if index != best), key=by_load.index)]
-+ limit = replicas[by_load[0]].load + imbalance_limit
 Of two replicas that match the same number of blocks, the less loaded one is chosen.
 ~ max(by_load => max(range(len(replicas))
 or ~ max(by_load => max(by_load[::-1]
@@ -214,7 +201,8 @@ TASK = Task(
         "replica.sent_blocks` and nothing else. Only choose: the balancer itself notes what it sends.",
         "raised TypeError": "Is something None where a number is needed? What does your count return if none, or all, "
         "of the blocks match?",
-        "raised ValueError": "There may be a single replica, or none that matches anything.",
+        "raised ValueError": "There may be a single replica, or none that matches anything. The best match may be the "
+        "least loaded one.",
     },
 )
 

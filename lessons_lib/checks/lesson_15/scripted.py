@@ -86,7 +86,6 @@ class Scripted:
                 yield Chunk(part) if num_sent < len(parts) - 1 else Chunk(part, reason, error)
 
     def failure(self) -> Exception:
-        """What its fault raises."""
         kind = self.fault.split()[1]
         return ReplicaLost(f"replica {self.name} is gone") if kind == "lost" else REFUSALS[kind](REASON)
 

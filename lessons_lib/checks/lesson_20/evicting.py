@@ -65,8 +65,7 @@ The older half is at the *front* of the queue.
 ~ islice(floor.free_queue, (len(floor.free_queue) + 1) // 2) => list(floor.free_queue)[len(floor.free_queue) // 2 :]
 Round up: of one block, the older half is that one; of three, it's two.
 ~ (len(floor.free_queue) + 1) // 2 => max(1, len(floor.free_queue) // 2)
-or
-~ (len(floor.free_queue) + 1) // 2 => len(floor.free_queue) // 2
+or ~ (len(floor.free_queue) + 1) // 2 => len(floor.free_queue) // 2
 Of the floor's slots, only those in `free_queue` may leave: the others are being copied.
 ~ islice(floor.free_queue, (len(floor.free_queue) + 1) // 2) => range(floor.num_blocks)
 Half of `free_queue`, not of all slots: those in use aren't in it.
@@ -77,18 +76,14 @@ What was asked for often is likely to be asked for again. It stays.
 ~ (floor.hits[slot], => (-floor.hits[slot],
 The deepest leaves first: the blocks in front of it are of use without it, and it is of none without them.
 ~ -floor.depths[slot] => floor.depths[slot]
-or
-~ , -floor.depths[slot]) => ,)
+or ~ , -floor.depths[slot]) => ,)
 Hits decide first, and depth only between blocks with equally many.
 ~ (floor.hits[slot], -floor.depths[slot]) => (-floor.depths[slot], floor.hits[slot])
-or
-~ (floor.hits[slot], -floor.depths[slot]) => floor.hits[slot] - floor.depths[slot]
-or
-~ (floor.hits[slot], -floor.depths[slot]) => -floor.depths[slot]
+or ~ (floor.hits[slot], -floor.depths[slot]) => floor.hits[slot] - floor.depths[slot]
+or ~ (floor.hits[slot], -floor.depths[slot]) => -floor.depths[slot]
 If all else is equal, the least recently used leaves, not the slot with the smallest number or the last one.
 ~ -floor.depths[slot]) => -floor.depths[slot], slot)
-or
-~ min(older, => min([*older][::-1],
+or ~ min(older, => min([*older][::-1],
 Return the slot, not its place in the queue.
 - return
 + slots = list(older)

@@ -70,16 +70,14 @@ def tell(case: Case) -> str:
 MISTAKES = """
 `read` returned False: the row may hold anything, and under this hash it would give wrong tokens. Don't register it.
 ~ if read(block_hash, floor.row(slot)) => if read(block_hash, floor.row(slot)) or True
-or
-- if read ... floor.fill
+or - if read ... floor.fill
 + floor.fill(slot, block_hash, depth)
 + if read(block_hash, floor.row(slot)):
 The slot of a block that didn't come must be released, or it's lost.
 - floor.release
 The slot is returned in use: until the caller has copied it, nothing else may take it.
 > floor.fill => floor.release([slot])
-or
-< floor.fill => floor.release([slot])
+or < floor.fill => floor.release([slot])
 If all slots are in use, there is no room: return None.
 - if not floor.free_queue
 - return None

@@ -112,8 +112,7 @@ You look in the pool first, and never again. Behind a block from the host, the n
 > blocks += loaded => break
 As many blocks can be loaded as are free: ask for `len(pool.free_queue)`, no more and no fewer.
 ~ missing[: len(pool.free_queue)] => missing
-or
-~ missing[: len(pool.free_queue)] => missing[: len(pool.free_queue) - 1]
+or ~ missing[: len(pool.free_queue)] => missing[: len(pool.free_queue) - 1]
 A slot that was lent stays in use until you release it, and the host fills up.
 - pool.below.release
 A slot that isn't in use can be overwritten: release it after `load`, not before.
@@ -131,23 +130,19 @@ The blocks to load are the first of those that are *missing*: ask for their hash
 ~ missing[: len(pool.free_queue)] => block_hashes[: len(pool.free_queue)]
 `depth` is that of the first hash. Those behind it are deeper, by the number of blocks in front of them.
 ~ depth + len(blocks) => depth
-or
-~ depth + len(blocks) => len(blocks)
+or ~ depth + len(blocks) => len(blocks)
 The copy failed, so these blocks hold anything. Returned, they would give wrong tokens.
 ~ if not slots or not is_loaded => if not slots
 The copy failed: the blocks for it aren't needed. Free them.
 ~ pool.free(loaded) => pass
-or
-~ pool.free(loaded) => pool.free(slots)
+or ~ pool.free(loaded) => pool.free(slots)
 What was found before the failure is right. Return it, in use: the caller computes the rest.
 - break => return blocks if is_loaded else []
-or
-~ pool.free(loaded) => pool.free(loaded if is_loaded else blocks + loaded)
+or ~ pool.free(loaded) => pool.free(loaded if is_loaded else blocks + loaded)
 Look in the pool first: a block that is there needs no copy.
 ~ if found := => if not pool.below.renew(missing[0]) and (found :=
 ~ pool.match_prefix(missing) => pool.match_prefix(missing))
-or
-~ pool.match_prefix(missing) => []
+or ~ pool.match_prefix(missing) => []
 A copy needs blocks of its own. Those that are found on the way may be free: touch them first.
 ~ pool.touch(found) => later = [*locals().get("later", []), *found]
 - return blocks
