@@ -37,13 +37,6 @@ Token by token.
 - start, output_ids ... tokens += output_ids
 + known = dict(enumerate([*sequence.prompt_ids, *sequence.output_ids], start=-sequence.num_computed_tokens))
 + tokens.extend(known[index] if index in known else ~previous_rows[sequence] for index in range(count))
-By the start.
-- start, output_ids ... tokens += output_ids
-+ start = sequence.num_computed_tokens
-+ if start == len(sequence.prompt_ids) + len(sequence.output_ids):
-+     tokens.append(-1 - previous_rows[sequence])
-+ else:
-+     tokens += sequence.token_ids[start : start + count]
 """
 STEPS = """
 It processes only if there is something to process.
@@ -145,7 +138,6 @@ CHANGED = {  # of the reference: what the check says
         SLICED + "known[:-1] or known or [-1 - previous_rows[sequence]]": NEXT,
         "- tokens += output_ids[max(0, index)": NEXT,
         SLICED + "[known or [-1 - previous_rows[sequence]]]": "One flat list",
-        SLICED + "known or [None]": "All known tokens of this sequence are computed",
         "~ return tokens =>     return tokens": NEXT,
         "~ return tokens => return sorted(tokens)": "The order is that of",
         ALL_BODY + "+ sequence.output_ids.append(7)\n+ ...": "Only read the sequence",
@@ -166,7 +158,6 @@ CHANGED = {  # of the reference: what the check says
     "13.4": {
         "~ .exp() => .softmax(dim=-1)\n~ temperature > 0, drawn => temperature > -1, drawn": "Where the temperature is 0",
         "~ weights / -torch.log1p(-numbers) => weights / numbers": WEIGHT,
-        "~ weights / -torch.log1p(-numbers) => weights * -torch.log1p(-numbers)": WEIGHT,
         "~ positions[:, None] => 0 * positions[:, None]": WEIGHT,
         "~ / temperature[:, None]) => * temperature[:, None])": SCALED,
         "~ / temperature[:, None] => / temperature.clamp(min=0.1)[:, None]": SCALED,
@@ -181,7 +172,6 @@ CHANGED = {  # of the reference: what the check says
         "~ weights / -torch.log1p(-numbers) => weights / torch.log(1 - numbers).abs()": "In float32, 1 − 2.4e-9 is 1",
         "~ likeliest[:, 0]) => likeliest)": "The shape should be [20]",
         "~ temperature[:, None] => temperature": "As columns, `[:, None]`",
-        "~ .exp() => .exp().nan_to_num(0) if (temperature > 0).any() else logits": "would have to wait for the GPU",
         "- return\n+ drawn[temperature == 0] = likeliest[temperature == 0, 0]\n+ return drawn": "a mask as an index",
         "~ , device=logits.device => ": "tensors of several devices",
         "< return => likeliest = logits.sort(dim=-1, descending=True).indices": "sorts the vocabulary",

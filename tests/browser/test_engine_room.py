@@ -6,6 +6,7 @@ import random
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from accessibility import axe_faults, axe_source
@@ -59,6 +60,18 @@ def test_the_same_requests_arrive_whatever_the_machine_and_a_run_is_the_same_eac
     assert shorter > 5 and arrived[0][:shorter] == arrived[1][:shorter]
 
 
+def is_held_by(why, frame, settings):
+    """True if what a frame tells of its next waiting request is so, by what else the frame tells."""
+    (first, rule, needed, free), ran = why, len(frame["running"]) + len(frame["finished"])
+    used = {block for *_, blocks in frame["running"] for block in blocks}
+    assert first in [name for name, *_ in frame["waiting"]] and free <= settings["blocks"] - len(used)
+    return {
+        **dict(preempted=frame["preempted"], stalled=frame["stalled"], slots=ran == settings["slots"]),
+        "budget": sum(count for *_, count in frame["rows"]) == settings["budget"],
+        "admission": ran and (settings["admission"] == "conservative" or needed + 1 > free),
+    }[rule]
+
+
 KINDS = [*(name for name in KNOBS if name != "temperature"), *(f"policy {name}" for name in POLICIES)]
 
 
@@ -66,8 +79,12 @@ KINDS = [*(name for name in KNOBS if name != "temperature"), *(f"policy {name}" 
 def test_each_knob_changes_the_run(name):
     name, _, value = name.partition(" ")
     hard = dict(blocks=24, rate=9) | ({"prompts": "system"} if name == "sharing" else {})
-    usual = run(150, **hard)
-    assert run(150, **hard | {name: value or {**KNOBS, "blocks": 40, "rate": 3}[name]}) != usual or value == "fcfs"
+    changed = hard | {name: value or {**KNOBS, "blocks": 40, "rate": 3}[name]}
+    frames = run(150, **changed)
+    assert frames != run(150, **hard) or value == "fcfs"
+    told = [frame for frame in frames if frame["waiting"]]
+    assert all(is_held_by(frame["why"], frame, DEFAULTS | changed) for frame in told) and len(told) > 9
+    assert not any(frame["why"] for frame in frames if not frame["waiting"])
 
 
 def test_what_fits_nowhere_and_a_deadlock_are_told():
@@ -113,7 +130,6 @@ def test_the_kernels_are_built_from_their_source(tmp_path):
 
 
 # --- in a browser --------------------------------------------------------------------------------------
-in_a_browser = pytest.mark.usefixtures("chromium")
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 
@@ -157,6 +173,7 @@ def live(chromium, site):
     tab = chromium.new_context().new_page()
     tab.goto(f"{serve(site[0])}/engine_room.html?still")
     tab.wait_for_function("document.body.dataset.ready", timeout=120_000)
+    tab.add_script_tag(path=Path(__file__).with_name("engine_room.js"))
     yield tab
     tab.close()
 
@@ -254,16 +271,10 @@ def test_it_fits_and_can_be_read(opened, width, scheme):
 
 def test_steps_equal_those_of_python_and_the_recording(live):
     kept = json.loads(recording.FILE.read_text(encoding="utf-8"))["frames"]
-    script = """async ([settings, steps]) => {
-        await room.ask('reset', {...settings, sent: []});
-        const frames = [];
-        for (let i = 0; i < steps; i++) frames.push((await room.ask('step')).frame);
-        return frames;
-    }"""
-    assert live.evaluate(script, [DEFAULTS, 50]) == kept[:50]
+    assert live.evaluate("framesOf", [DEFAULTS, 50]) == kept[:50]
     swaps = dict(blocks=24, victims="swap", rate=9)
     expected = recording.record(60, recording.Answers(), swaps)
-    assert live.evaluate(script, [DEFAULTS | swaps, 60]) == expected
+    assert live.evaluate("framesOf", [DEFAULTS | swaps, 60]) == expected
     assert sum(frame["swaps"] for frame in expected) > 0
 
 
@@ -277,17 +288,11 @@ def test_texts_equal_those_of_the_engine(live):
 
 
 def test_the_number_of_a_block_stays_inside_it(live):
-    live.evaluate("""() => {
-        const draw = CanvasRenderingContext2D.prototype.fillText;
-        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
-            if (this.canvas.closest('#pool')) (window.labels ??= []).push([x, y, x + this.measureText(text).width]);
-            draw.call(this, text, x, y);
-        };
-    }""")
+    live.evaluate("watchLabels('#pool')")
     live.locator("[name=blocks]").evaluate("e => (e.value = 8, e.dispatchEvent(new Event('input', {bubbles: true})))")
     live.wait_for_function("room.state.live && room.run.settings.blocks === 96")
     for _ in range(30):
-        live.evaluate("window.labels = []")
+        live.evaluate("labels = []")
         step = live.evaluate("room.state.index")
         live.locator("#once").click()
         live.wait_for_function(f"room.state.index > {step}")
@@ -315,46 +320,36 @@ def test_a_crash_of_own_code_shows_its_line_and_the_page_goes_on(live):
 
 
 def test_knobs_scenarios_and_links(live):
-    def settings():
-        return live.evaluate("room.state.settings")
-
     shown_is_set = "room.state.live && JSON.stringify(room.run.settings) === JSON.stringify(room.state.settings)"
     live.select_option("[name=policy]", "shortest")
     live.wait_for_function("location.hash.includes('policy=shortest')")
     for name, claims in zip(live.locator("#scenarios button").all_inner_texts(), CLAIMS, strict=True):
         live.get_by_role("button", name=name, exact=True).click()
         live.wait_for_function(shown_is_set + " && room.run.frames.length >= 40")
-        assert live.evaluate(
-            "[...document.querySelectorAll('.text')].every(each => room.run.requests.get(each.dataset.id)"
-            ".words.join('').startsWith(each.querySelector('p').textContent))"
-        ), "no words of the run before"
-        before = settings()
+        assert live.evaluate("shownTextsAreOfThisRun()"), "no words of the run before"
+        before = live.evaluate("room.state.settings")
         live.locator("#question [data-choice]").first.click()
-        if live.evaluate("room.state.timer"):
-            live.locator("#play").click()
+        live.get_by_role("button", name="Pause").click()
         live.locator("#question [data-then]").click()
-        assert settings() != before
+        assert live.evaluate("room.state.settings") != before
         live.locator("#question table").wait_for()
         assert len(set(live.locator("#question table [scope=col]").all_inner_texts())) == 2
         steps = int(re.fullmatch(r"Steps 1 to (\d+) of both runs", live.locator("caption").inner_text())[1])
         assert live.evaluate("[room.run.frames.length, room.state.timer]") == [steps, 0], "it was at rest, and is again"
-        numbers = "row => [...row.querySelectorAll('td')].map(each => each.textContent.match(/\\d+/g).map(Number))"
-        rows = live.evaluate(f"[...document.querySelectorAll('#question tr:has(b)')].map({numbers})")
+        rows = live.evaluate("numbersOfTable()")
         for row, place, factor in claims:
             first, second = (cell[place] for cell in rows[row])
             grows = second > factor * first if factor > 0 else first > -factor * second
             assert grows if factor else abs(second - first) < 0.05 * first, (name, row, place, first, second)
         live.locator("#question [data-then]").click()
-        assert settings() == before
+        assert live.evaluate("room.state.settings") == before
         live.wait_for_function(f"{shown_is_set} && room.state.index === {steps - 1}")
     (_, slow), (_, fast) = live.evaluate("room.ask('knee', room.state.settings, [3, 9])")
     assert fast > 9 * slow
     live.locator("#play").click()
     live.locator("[name=text]").fill("The little robot")
     live.keyboard.press("Enter")
-    live.wait_for_function(
-        "[...room.run.requests.values()].some(each => each.words.join('').startsWith('The little robot'))"
-    )
+    live.wait_for_function("textsOf().some(each => each.startsWith('The little robot'))")
     live.locator("#play").click()
     live.wait_for_function("location.hash.includes('step=')")
     shown, link = live.evaluate("[document.body.dataset.step, room.state.settings]"), live.url
@@ -362,8 +357,8 @@ def test_knobs_scenarios_and_links(live):
     other.goto(link)
     other.wait_for_function("document.body.dataset.ready === 'true'", timeout=120_000)
     assert other.evaluate("[document.body.dataset.step, room.state.settings]") == shown
-    texts = "[...room.run.requests.values()].map(each => each.words.join(''))"
-    assert other.evaluate(texts) == live.evaluate(texts) and "The little robot" in live.evaluate(texts + ".join()")
+    other.add_script_tag(path=Path(__file__).with_name("engine_room.js"))
+    assert other.evaluate("textsOf()") == live.evaluate("textsOf()")
     other.close()
     live.get_by_role("button", name="reset").click()  # the scenario's table has nothing to compare any more
     live.wait_for_function("room.run.frames.length === 1 && document.body.dataset.step === '1'")

@@ -48,8 +48,7 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
         return float(got) if isinstance(got, torch.Tensor) and got.numel() == 1 else got
 
     def key_named(name: str) -> list[str]:
-        """Equal keys are other objects each time, and have no hash."""
-        bench.gone.append([name])
+        bench.gone.append([name])  # equal keys are other objects each time, and have no hash
         return bench.gone[-1]
 
     def make_key() -> Any:
@@ -84,7 +83,6 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
 
 
 def told_of(operation: str) -> str:
-    """An operation in words."""
     if operation in CHANGES:
         return operation
     word, *rest = operation.split()
@@ -104,7 +102,6 @@ def tell(case: Case) -> str:
 
 
 def of_result(mine: dict[str, Any], want: dict[str, Any]) -> str:
-    """What another result means: it depends on what was asked."""
     got, wanted = mine["returned"], want["returned"]
     if wanted in (EQUAL, OTHER):
         return next(

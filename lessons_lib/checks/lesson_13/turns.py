@@ -5,6 +5,7 @@ What each call launches and reads is a script: there is no model, no thread and 
 
 from collections.abc import Iterator
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from lessons_lib.checks.diagnosis import Shown, Task, Watch, without_one
@@ -35,10 +36,9 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    two = [("A", 2, 4, -1), ("B", 3, 2, -1)]
     yield Case([("A", 2, 1, -1)])
     yield Case([("A", 2, 4, -1)])
-    yield Case(two)
+    yield Case([("A", 2, 4, -1), ("B", 3, 2, -1)])
     yield Case([("A", 2, 9, 4), ("B", 3, 6, -1)])
     yield Case([("A", 2, 4, -1)], depth=0)
     yield Case([("A", 5, 12, -1), ("B", 5, 12, -1), ("C", 5, 12, -1)], 9, 3)
@@ -53,18 +53,6 @@ def cases() -> Iterator[Case]:
         yield Case(requests, draw.randint(5, 9), 3, draw.choice((1, 1, 0)))
 
 
-class InFlight(NamedTuple):
-    """The tokens of a launched step."""
-
-    log: list[str]
-    number: int
-    tokens: list[int]
-
-    def wait(self) -> list[int]:
-        self.log.append(f"read {self.number}")
-        return self.tokens
-
-
 class ScriptedLoop(GreedyLoop):
     """A loop without a model: the token after n tokens is n. It notes launches and reads, and refuses what no device
     could do."""
@@ -74,10 +62,6 @@ class ScriptedLoop(GreedyLoop):
         self.log: list[str] = []
         self.num_launched = 0
         self.scheduled: list[SchedulerOutput] = []
-
-    def begin_call(self) -> None:
-        self.log.clear()
-        self.scheduled.clear()
 
     def schedule(self) -> Any:
         if self.scheduled:
@@ -99,17 +83,18 @@ class ScriptedLoop(GreedyLoop):
             return None
         self.num_launched += 1
         self.log.append(f"launch {self.num_launched}")
-        parts = scheduler_output.num_scheduled_tokens.items()
+        parts, number = scheduler_output.num_scheduled_tokens.items(), self.num_launched
         tokens = [sequence.num_computed_tokens + count for sequence, count in parts]
         self.scheduler.update_after_launch(scheduler_output)
-        return scheduler_output, InFlight(self.log, self.num_launched, tokens)
+        wait = lambda: self.log.append(f"read {number}") or tokens  # noqa: E731
+        return scheduler_output, SimpleNamespace(number=number, wait=wait)
 
     def process(self, depth: int) -> None:
         if not isinstance(depth, int) or depth < 0:
             what = f"`process` got {short(depth, 60)}."
             raise Mistake(what, idea="It takes a number: how many steps may stay in flight.")
         for each in self.in_flight:
-            if not (isinstance(each, tuple) and isinstance(each[-1], InFlight)):
+            if not (isinstance(each, tuple) and isinstance(each[-1], SimpleNamespace)):
                 what = f"`loop.in_flight` contains {short(each, 60)}."
                 raise Mistake(what, idea="Append what `launch` returned, unless it is None.")
         super().process(depth)
@@ -137,7 +122,8 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
     for number in range(1, MOST_CALLS):
         if not (scheduler.has_unfinished() or loop.in_flight):
             break
-        loop.begin_call()
+        loop.log.clear()
+        loop.scheduled.clear()
         watch(f"call {number}", attempt, loop, look=look, returns=lambda got: None)
     watch("the last call", lambda: [each.output_ids for each in sequences], subject="what the requests have got")
 

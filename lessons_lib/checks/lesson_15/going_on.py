@@ -30,7 +30,6 @@ def cases() -> Iterator[Case]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without an optional field; with fewer tokens."""
     request, token_ids = case
     for name in request:
         if name not in ("prompt", "max_tokens"):

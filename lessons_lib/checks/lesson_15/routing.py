@@ -24,28 +24,26 @@ class Case(NamedTuple):
 
 # Blocks | load/num_sent/blocks sent, of each replica | limit.
 SCENES = """
-ab | 3/0 | 0
+ab | 3/0/ | 0
 ab | 3/1/ab | 0
-a | 0/0, 0/0/a | 2
+a | 0/0/, 0/0/a | 2
 abcd | 0/0/a, 0/0/ab | 2
 abcd | 0/0/stuvw, 0/0/ab | 2
 abcd | 0/0/bcd, 0/0/a | 2
-ab | 0/0, 3/0/ab | 3
-ab | 20/0, 22/0/ab | 3
-ab | 0/2, 0/1, 9/0/ab | 3
-abcd | 1/0/ab, 0/0, 9/0/abcd | 3
-ab | 0/0, 4/0/ab, 6/0, 6/0 | 3
- | 1/0/abc, 0/0 | 5
+ab | 0/0/, 3/0/ab | 3
+ab | 20/0/, 22/0/ab | 3
+ab | 0/2/, 0/1/, 9/0/ab | 3
+abcd | 1/0/ab, 0/0/, 9/0/abcd | 3
+ab | 0/0/, 4/0/ab, 6/0/, 6/0/ | 3
+ | 1/0/abc, 0/0/ | 5
 """
 
 
 def cases() -> Iterator[Case]:
-    """Smallest first."""
     for scene in SCENES.strip("\n").split("\n"):
         prompt, told, limit = scene.split("|")
-        replicas = [
-            (*map(int, each[:2]), "".join(each[2:])) for each in (one.strip().split("/") for one in told.split(","))
-        ]
+        parts = (one.split("/") for one in told.split(","))
+        replicas = [(int(load), int(num_sent), sent.strip()) for load, num_sent, sent in parts]
         yield Case(prompt.strip(), replicas, int(limit))
     draw = Random(5)
     for _ in range(120):
@@ -57,7 +55,6 @@ def cases() -> Iterator[Case]:
 
 
 def smaller(case: Case) -> Iterator[Case]:
-    """Without a replica; with a shorter prompt; with smaller numbers."""
     prompt, replicas, limit = case
     for place, (load, num_sent, sent) in enumerate(replicas):
         others = replicas[:place], replicas[place + 1 :]

@@ -5,6 +5,7 @@
 makes recording.json anew, always the same, so that the pages can be built where there is no PyTorch.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -40,16 +41,13 @@ class Answers:
         model, self.tokenizer = load_model()
         self.prompts = {kind: [self.tokenizer(text)["input_ids"] for text in texts] for kind, texts in PROMPTS.items()}
         self.engine = LLMEngine(model, self.tokenizer)
-        self.known: dict[tuple, list[int]] = {}
+        self.of = functools.cache(self.compute)
 
-    def of(self, prompt: list[int], most: int, temperature: float, seed: int) -> list[int]:
+    def compute(self, prompt: tuple[int, ...], most: int, temperature: float, seed: int) -> list[int]:
         """The tokens that answer a prompt, by the course's engine."""
-        asked = (tuple(prompt), most, temperature, seed)
-        if asked not in self.known:
-            params = SamplingParams(temperature=temperature, seed=seed, max_tokens=most)
-            (output,) = self.engine.generate([list(prompt)], params)
-            self.known[asked] = output.completions[0].token_ids
-        return self.known[asked]
+        params = SamplingParams(temperature=temperature, seed=seed, max_tokens=most)
+        (output,) = self.engine.generate([list(prompt)], params)
+        return output.completions[0].token_ids
 
 
 def record(steps: int, answers: Answers, settings: dict | None = None) -> list[dict]:
@@ -59,7 +57,7 @@ def record(steps: int, answers: Answers, settings: dict | None = None) -> list[d
     for _ in range(steps):
         plan, tokens = json.loads(room.plan()), []
         for name, prompt, most, *_ in room.arrived:
-            ids[name], asked[name] = list(prompt), (prompt, most)
+            ids[name], asked[name] = list(prompt), (tuple(prompt), most)
         for row in plan["rows"]:
             answer = answers.of(*asked[row["id"]], settings["temperature"], row["seed"])
             tokens.append(answer[row["position"]])  # ignored in the middle of a prompt

@@ -46,7 +46,8 @@ class Room:
     def __init__(self, settings: dict, prompts: dict[str, list[list[int]]]):
         self.settings, self.prompts = settings, prompts
         self.random = random.Random(settings["seed"])
-        self.clock = self.steps = self.made = self.turned_away = 0
+        self.clock = self.steps = self.turned_away = 0
+        self.numbers: dict[str, int] = {}  # of the requests, from 0 on
         self.next_arrival = 0.0 if settings["rate"] else float("inf")
         self.sent: list[tuple[int, list[int], int]] = []  # (step, prompt, most new tokens) of the reader's requests
         pool = PrefixCache(settings["blocks"], settings["size"])
@@ -89,9 +90,9 @@ class Room:
         if len(self.scheduler.waiting) >= MOST_WAITING:
             self.turned_away += 1
             return
-        name = chr(65 + self.made) if self.made < 26 else str(self.made)
-        tier, interactive = self.made * 7 % 3, self.made * 5 % 2 == 0
-        self.made += 1
+        tens, ones = divmod(made := len(self.numbers), 26)
+        name = chr(64 + tens) * (tens > 0) + chr(65 + ones)  # A to Z, then AA
+        self.numbers[name], tier, interactive = made, made * 7 % 3, made * 5 % 2 == 0
         wish = dict(arrival_time=time, tier=tier, is_interactive=interactive, stop_token_ids=frozenset([0]))
         self.arrived.append([name, ids, most, tier, round(time)])
         try:
@@ -117,24 +118,37 @@ class Room:
         self.arrived, self.refused = [], []
         self.arrive()
         self.output = self.scheduler.schedule()
+        self.held_back = self.why_next_waits()
         rows = []
         for each, count in self.output.num_scheduled_tokens.items():
             start, ids = each.num_computed_tokens, each.token_ids
-            if self.is_own and not (0 < count <= len(ids) - start and start + count <= self.room_of(each)):
+            left, room = len(ids) - start, len(each.blocks) * self.settings["size"] - start
+            if self.is_own and not 0 < count <= min(left, room):
                 raise ValueError(
-                    f"{count} tokens are scheduled for {each.id}; {len(ids) - start} of its tokens are not computed, "
-                    f"and its {len(each.blocks)} blocks have room for {self.room_of(each) - start} more."
+                    f"{count} tokens are scheduled for {each.id}; {left} of its tokens are not computed, and its "
+                    f"{len(each.blocks)} blocks have room for {room} more."
                 )
-            seed = self.settings["seed"] + (int(each.id) if each.id.isdecimal() else ord(each.id) - 65)
-            row = {"id": each.id, "ids": ids[start : start + count], "start": start, "blocks": each.blocks}
-            rows.append(row | {"seed": seed, "position": len(each.output_ids)})
+            row = dict(id=each.id, ids=ids[start : start + count], start=start, blocks=each.blocks)
+            rows.append(row | dict(seed=self.settings["seed"] + self.numbers[each.id], position=len(each.output_ids)))
         if self.output.num_tokens > MOST_TOKENS:
             raise ValueError(f"{self.output.num_tokens} tokens in a step; the page computes at most {MOST_TOKENS}.")
         self.copies = [[copy.kind, copy.source, copy.target] for copy in self.output.block_copies]
         return {"rows": rows, "copies": self.copies}
 
-    def room_of(self, each: sequence.Sequence) -> int:
-        return len(each.blocks) * self.settings["size"]
+    def why_next_waits(self) -> list:
+        """The next waiting request, the first rule of `schedule` that holds it back, and the blocks needed and free."""
+        scheduler, output = self.scheduler, self.output
+        if not scheduler.waiting:
+            return []
+        first = scheduler.waiting.next(scheduler.running)
+        rules = {
+            "preempted": output.preempted, "stalled": output.stalled,
+            "slots": len(scheduler.running) >= scheduler.max_num_seqs,
+            "budget": output.num_tokens >= scheduler.max_num_batched_tokens,
+            "admission": not scheduler.admission(scheduler, first),
+        }  # fmt: skip
+        rule = next((name for name, holds in rules.items() if holds), "own")
+        return [first.id, rule, scheduler.missing_blocks(first), len(scheduler.pool.free_queue)]
 
     def _done(self, tokens: list[int]) -> dict:
         output, scheduler, pool = self.output, self.scheduler, self.scheduler.pool
@@ -154,9 +168,8 @@ class Room:
             "arrived": self.arrived,
             "refused": self.refused,
             "turnedAway": self.turned_away,
-            "running": [
-                [each.id, each.num_tokens, each.num_computed_tokens, each.blocks] for each in scheduler.running
-            ],
+            "running": [[s.id, s.num_tokens, s.num_computed_tokens, s.blocks] for s in scheduler.running],
+            "why": self.held_back,
             "waiting": [[each.id, each.num_tokens, len(each.swapped)] for each in scheduler.waiting],
             "finished": [[each.id, each.finish_reason] for each in finished],
             "stalled": [each.id for each in output.stalled],

@@ -1,7 +1,7 @@
 // Draws one step of a run: a frame, as room.py makes it, and the history before it. A request has one color everywhere.
 export const $ = (query) => document.querySelector(query);
 export const escaped = (text) => text.replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
-const numberOf = (id) => (/^\d/.test(id) ? Number(id) : id.charCodeAt(0) - 65);
+const numberOf = (id) => [...id].reduce((number, letter) => 26 * number + letter.charCodeAt(0) - 64, 0) - 1; // A: 0, AA: 26
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 let palette = [],
@@ -89,10 +89,33 @@ export function draw(view) {
 }
 const away = (view, id) => (view.follow && view.follow !== id ? "away" : "");
 
+/** Why the next request waits: the rule of the scheduler that held it back when the step began. */
+function why({ requests, settings }, { why: [id, rule, needed, free], running, finished, preempted, stalled, waiting }) {
+  if (!id) return "";
+  const { blocks, size, slots, budget, policy } = settings,
+    ran = [...running, ...finished].map(([name]) => name),
+    promised = sum([...ran, id].map((name) => Math.ceil((requests.get(name).prompt + requests.get(name).most - 1) / size)));
+  const says = {
+    own: "your scheduler didn't admit it",
+    preempted: `${preempted.map((name) => (name === id ? "it" : name)).join(", ")} lost blocks in this step, which therefore admits none`,
+    stalled: `${stalled.join(", ")} stalls, and a step with a stall admits none`,
+    slots: `${slots} of ${slots} batch slots taken`,
+    budget: `the budget of ${budget} tokens is used up`,
+    admission:
+      settings.admission === "conservative"
+        ? `with those that run it may need ${promised} blocks, and the pool has ${blocks}`
+        : `it needs ${needed} block${needed > 1 ? "s" : ""} and one in reserve, ${free} free`,
+  }[rule];
+  const ended = finished.length && !/own|budget/.test(rule) ? ` when the step began (${finished.map(([name]) => name).join(", ")} finished since)` : "",
+    order = { fcfs: "first come, first served", shortest: "shortest first", ageing: "priority with ageing", balanced: "balanced lengths" };
+  return `${id} waits: ${says}${ended}${waiting.length > 1 && rule !== "own" ? `. The others: behind ${id}, ${order[policy]}` : ""}.`;
+}
+
 function queue(view, frame) {
   const { requests, frames, index, settings } = view,
     before = new Set(frames[index - 1]?.waiting.map(([id]) => id));
   $("#queue small").textContent = frame.waiting.length ? `${frame.waiting.length} in order` : "none";
+  $("#why").textContent = why(view, frame);
   $("#queue div").innerHTML =
     frame.waiting
       .slice(0, 4)

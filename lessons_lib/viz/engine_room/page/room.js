@@ -350,7 +350,7 @@ function change(wish, then = restart) {
 }
 function send(text) {
   if (!text.trim()) return;
-  settings.sent = [...settings.sent, [run.frames.length, text, 60]];
+  settings.sent = [...settings.sent, [run.frames.length + busy, text, 60]];
   if (!live) return restart({ steps: run.frames.length + 1 });
   ask("send", text, 60);
   saveState();
