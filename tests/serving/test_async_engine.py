@@ -128,10 +128,11 @@ async def test_an_id_is_used_once_at_a_time(front):
     assert not end.is_aborted
 
 
-async def leave_by_aclose(front):
-    stream = await front.add([1], LONG)
-    await stream.aclose()
-    await stream.aclose()
+async def leave_by_context(front):
+    async with await front.add([1], LONG) as stream:
+        async for _ in stream:
+            break
+    await stream.aclose()  # once more
     assert (await stream.end()).is_aborted
 
 
@@ -156,7 +157,7 @@ async def leave_by_cancelled_end(front):
 BY_GARBAGE = [leave_by_garbage, leave_by_garbage_while_reading]
 
 
-@pytest.mark.parametrize("leave", [leave_by_aclose, *BY_GARBAGE, leave_by_cancelled_end])
+@pytest.mark.parametrize("leave", [leave_by_context, *BY_GARBAGE, leave_by_cancelled_end])
 async def test_a_reader_that_leaves_aborts_its_request(front, leave):
     aborted = front.metrics()["requests"].get("abort", 0)
     await leave(front)

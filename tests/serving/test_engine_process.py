@@ -36,6 +36,14 @@ async def test_the_engines_last_words_are_heard_and_strangers_are_not():
     assert front.process.returncode == 1 or front.process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
+async def test_an_engine_that_cannot_be_made_says_why():
+    front = EngineProcess(partial(int, "no weights"))
+    with pytest.raises(EngineDead, match="didn't start: ValueError: .* 'no weights'"):
+        await front.__aenter__()
+    assert is_gone(front.process.pid)
+
+
 async def test_a_start_that_is_cancelled_leaves_no_process():
     front = EngineProcess(counting_engine)
     task = asyncio.create_task(front.__aenter__())
@@ -66,6 +74,8 @@ async def test_ctrl_c_is_ignored_and_an_engine_that_has_died_is_started_again():
         first = front.process
         assert os.getpgid(first.pid) != os.getpgid(0)
         first.send_signal(signal.SIGINT)
+        _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
+        assert len(end.completions[0].token_ids) == 5 and front.error is None
         with pytest.raises(BadRequest, match="can't be sent to the engine's process"):
             await front.add([1], SamplingParams(logits_processors=(lambda ids, logits: logits,)))
         assert not front._requests and front.admission.num_requests == 0
