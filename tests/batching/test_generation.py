@@ -9,7 +9,8 @@ from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
 from lessons_lib.batching.packed_logits import packed_generate
-from lessons_lib.batching.ragged_batching import loop_forward, ragged_generate, ragged_step
+from lessons_lib.batching.ragged_batching import RaggedBatch, loop_forward, ragged_generate, ragged_step
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.batching.static_batching import static_generate
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -49,3 +50,16 @@ def test_all_ways_on_random_models(family):
     assert answers(packed_generate) == expected
     by_loop = functools.partial(ragged_step, forward=loop_forward)
     assert answers(ragged_generate, max_num_seqs=8, step=by_loop) == expected
+
+
+def test_requests_run_in_the_order_of_arrival_and_leave_no_cache():
+    batch, requests = RaggedBatch(tiny_model("gpt2", seed=3), 2), []
+    for number, (prompt, max_tokens) in enumerate(zip(tiny_requests("gpt2")[0], (3, 3, 5, 2, 4, 1))):
+        requests.append(Request(str(number), prompt, max_tokens, END))
+        batch.submit(requests[-1])
+    while batch.running or batch.waiting:
+        unfinished = [request for request in requests if request.state is not RequestState.FINISHED]
+        assert [*batch.running, *batch.waiting] == unfinished and len(batch.running) == min(2, len(unfinished))
+        assert set(batch.caches) == {request.id for request in batch.running}
+        ragged_step(batch)
+    assert not batch.caches
