@@ -246,8 +246,8 @@ def test_passes_launched_ahead_guess_as_those_one_by_one(model):
         vars(text).update(seed=index, params=SamplingParams(temperature=index % 2))
     for _ in range(8):
         found, ahead = (draft.propose(texts, 4) for draft in drafts)
-        assert [[guess.token for guess in own] for own in ahead] == [[guess.token for guess in own] for own in found]
-        assert sum(ahead, []) == [(guess.token, pytest.approx(guess.chance, abs=1e-4)) for guess in sum(found, [])]
+        for own, others in zip(found, ahead, strict=True):
+            assert others == [(guess.token, pytest.approx(guess.chance, abs=1e-4)) for guess in own]
         for text, own in zip(texts, found):
             text.output_ids += [guess.token for guess in own[: rng.randint(0, 4)]] + [rng.randrange(3, 99)]
 
