@@ -27,11 +27,7 @@ class Built:
 
 
 def lesson_files(root: Path, numbers: tuple[str, ...] = ()) -> list[Path]:
-    """The lessons under root/solutions, or those of the given numbers ("00", "02").
-
-    Raises:
-        BuildError: a number that no file has.
-    """
+    """The lessons under root/solutions, or those of the given numbers, else BuildError."""
     files = sorted(Path(root, "solutions").glob("[0-9][0-9]_*.py"))
     unknown = [number for number in numbers if number not in [path.stem[:2] for path in files]]
     if unknown:

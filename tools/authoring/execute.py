@@ -52,13 +52,9 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
 
 
 def execute(
-    notebook: NotebookNode,
-    name: str,
-    *,
-    python_path: tuple[Path, ...] = (),
-    probes: Mapping[str, str] = {},
+    notebook: NotebookNode, name: str, *, python_path: tuple[Path, ...] = (), probes: Mapping[str, str] = {},
     left_out: Collection[str] = (),
-) -> Execution:
+) -> Execution:  # fmt: skip
     """Run the cells of a copy of the notebook.
 
     Args:
