@@ -26,7 +26,7 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.hybrid.cache_groups import CacheGroup
 from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring.conversations import conversations, every, replay, where_it_goes_on
-from lessons_lib.measuring.published import recorded_hybrid
+from lessons_lib.measuring.published import recorded
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_kinds
@@ -459,7 +459,7 @@ The engine with a hybrid on a GPU, against `generate` with static batches; recor
 """
 
 # %%
-recording = recorded_hybrid()
+recording = recorded("h200_hybrid")
 print(recording.provenance)
 state_mib = recording.rows[0]["state_mib"]
 Table(["requests at once", "engine, tokens/s", "generate, tokens/s", "speedup", "decode step"],

@@ -71,9 +71,9 @@ class DraftModel:
         temperatures = to_device(torch.tensor([[own.temperature or 1.0] for own in params]), device)
         drawn = [row for row, own in enumerate(params) if own.temperature > 0]
         table, tokens, chances = None, [], []
-        for _ in range(most):
+        for place in range(most):
             step = SchedulerOutput({each: each.num_tokens - each.num_computed_tokens for each in mirrors.values()})
-            logits = self.runner.forward(step)
+            logits = (self.runner.decode_again if place else self.runner.forward)(step)
             highest, found = logits.max(dim=-1)
             if drawn:
                 if table is None:
@@ -85,9 +85,9 @@ class DraftModel:
             chances.append((1 + probabilities) / 2)
             tokens.append(self.runner.keep_tokens(step, found))
             known = [] if self.runner.can_overlap else tokens[-1].wait()
-            for place, mirror in enumerate(mirrors.values()):
+            for row, mirror in enumerate(mirrors.values()):
                 mirror.num_computed_tokens = mirror.num_tokens
-                mirror.output_ids += known[place : place + 1]
+                mirror.output_ids += known[row : row + 1]
                 mirror.num_placeholders += not known
         for mirror in mirrors.values():
             mirror.num_placeholders = 0

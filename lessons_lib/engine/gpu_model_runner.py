@@ -88,6 +88,7 @@ class GPUModelRunner(ModelRunner):
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
         self.joined = join_projections(model) if compiled else []
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
+        self.is_in_buffers = False  # the last step's batch
         self._previous_rows: dict[Sequence, int] = {}
         self._parameters = [module._parameters for module in model.modules() if module._parameters]
 
@@ -104,11 +105,20 @@ class GPUModelRunner(ModelRunner):
         """`forward`, from the graph of this size, or without one."""
         batch = self.prepare(scheduler_output, size)
         store, device = self.store, self.model.device
+        self.is_in_buffers = bool(store and size)
         logits = self.replay(store, size, batch) if store and size else self.compute(batch.to(device))
         num_seqs, padded = len(scheduler_output.num_scheduled_tokens), len(batch.context_lens)
         if len(logits) == padded:
             return logits[:num_seqs]
         return torch.cat([logits[:num_seqs], logits[padded:]])
+
+    def decode_again(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
+        """See ModelRunner. The device makes the inputs of the step, so the host has nearly nothing to do."""
+        size = self.graph_size(scheduler_output)
+        if not (self.is_in_buffers and self.store and size):
+            return self.forward(scheduler_output)
+        self.buffers.advance(size, self.previous_tokens)
+        return self.run(self.store, size)[: len(scheduler_output.num_scheduled_tokens)]
 
     def graph_size(self, scheduler_output: SchedulerOutput) -> GraphSize | None:
         """The graph with room for a step; None if the step isn't captured: it is too large, or logits of prompts are
@@ -144,6 +154,10 @@ class GPUModelRunner(ModelRunner):
     def replay(self, store: GraphStore, size: GraphSize, batch: ForwardBatch) -> torch.Tensor:
         """The logits of a batch on the host, which has the size of a graph."""
         self.buffers.fill(batch)
+        return self.run(store, size)
+
+    def run(self, store: GraphStore, size: GraphSize) -> torch.Tensor:
+        """The logits of the batch in the buffers."""
         inputs = self.buffers.of_size(size)
         key = self.key(store, inputs)
         if not store.has(size, key):

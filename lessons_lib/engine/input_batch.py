@@ -35,11 +35,6 @@ class BlockTables:
         self._source: list[list[int]] = [[] for _ in self.array]
         self._written: list[list[int]] = [[] for _ in self.array]
 
-    @property
-    def width(self) -> int:
-        """Blocks that a row has room for."""
-        return self.array.shape[1]
-
     def rows(self, sequences: Collection[Sequence], starts: Iterable[int]) -> list[int]:
         """The row of each sequence, up to date.
 
@@ -50,7 +45,7 @@ class BlockTables:
                 they are, and aren't looked at: a long context has thousands.
         """
         longest = max((len(each.blocks) for each in sequences), default=0)
-        if len(sequences) >= len(self.array) or longest > self.width:
+        if len(sequences) >= len(self.array) or longest > self.array.shape[1]:
             self.reset(2 * len(sequences), 2 * longest)
         rows = []
         for sequence, start in zip(sequences, starts):

@@ -29,7 +29,7 @@ class InputBuffers:
             "block_tables": (np.int32, (num_seqs, table_width)),
             "cu_seqlens_q": (np.int32, (num_seqs + 1,)),
         }
-        self.num_tokens, self.longest = num_tokens, table_width * block_size
+        self.num_tokens, self.block_size, self.longest = num_tokens, block_size, table_width * block_size
         self._layout = np.dtype([(name, *each) for name, each in shapes.items()])
         self._memory = torch.zeros(self._layout.itemsize, dtype=torch.uint8, device=device)
         self._sizes: dict[GraphSize, ForwardBatch] = {}
@@ -62,6 +62,23 @@ class InputBuffers:
             tensor = getattr(batch, name)
             record[name][: len(tensor)] = tensor.numpy()
         self._memory.copy_(on_host, non_blocking=True)
+
+    @torch.inference_mode()
+    def advance(self, size: GraphSize, tokens: torch.Tensor) -> None:
+        """Make the batch that is there the decode behind it, on the device: one more token of each sequence.
+
+        Args:
+            size: of the decode.
+            tokens: int64 [size.num_seqs or more], drawn for the sequences.
+        """
+        batch = self.of_size(size)
+        positions = batch.positions.copy_(batch.context_lens)
+        blocks = batch.block_tables.gather(1, positions[:, None] // self.block_size)[:, 0]
+        batch.slot_mapping.copy_(blocks * self.block_size + positions % self.block_size)
+        batch.input_ids.copy_(tokens[: size.num_seqs])
+        batch.context_lens.add_(1)
+        torch.arange(size.num_seqs, out=batch.logits_index)
+        torch.arange(size.num_seqs + 1, out=batch.cu_seqlens_q)
 
     def _view(self, name: str, length: int) -> torch.Tensor:
         dtype, offset = self._layout.fields[name][:2]  # type: ignore[index]

@@ -79,6 +79,10 @@ class ModelRunner:
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
 
+    def decode_again(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
+        """`forward` of one more token of each sequence of the last step, whose blocks have room (lesson 18)."""
+        return self.forward(scheduler_output)
+
     def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlight:
         """Start to send the tokens that were chosen for a step to the host. A runner that can overlap also keeps them
         on the device, where the next step reads them.

@@ -40,7 +40,7 @@ def steps_to_warm_up(runner: GPUModelRunner) -> list[Step]:
     """Plan a step for everything that is compiled or captured separately: each graph; and without a graph, where other
     tensors are read, a small and a large step with prompts, for each kernel of `launch_prefill`."""
     block_size, max_num_seqs = runner.cache.block_size, runner.tables.max_num_seqs or 1
-    room = runner.tables.width * block_size
+    room = runner.buffers.longest
 
     def sequence(context: int, computed: int) -> Sequence:
         blocks = [runner.null_block] * blocks_for(context, block_size)

@@ -185,9 +185,9 @@ def recorded_ways() -> SimpleNamespace:
     return SimpleNamespace(provenance=_provenance(facts), results=facts)
 
 
-def recorded_hybrid() -> SimpleNamespace:
-    """A model whose layers keep states, next to `generate`; `rows`: see `tools.gpu_bench.hybrid`."""
-    return _namespace(_facts("h200_hybrid.json"))
+def recorded(name: str) -> SimpleNamespace:
+    """One of these files, such as "h200_hybrid", whose `rows` say what they are."""
+    return _namespace(_facts(f"{name}.json"))
 
 
 def _facts(name: str) -> dict:

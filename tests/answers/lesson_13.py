@@ -37,13 +37,6 @@ Token by token.
 - start, output_ids ... tokens += output_ids
 + known = dict(enumerate([*sequence.prompt_ids, *sequence.output_ids], start=-sequence.num_computed_tokens))
 + tokens.extend(known[index] if index in known else ~previous_rows[sequence] for index in range(count))
-By the start.
-- start, output_ids ... tokens += output_ids
-+ start = sequence.num_computed_tokens
-+ if start == len(sequence.prompt_ids) + len(sequence.output_ids):
-+     tokens.append(-1 - previous_rows[sequence])
-+ else:
-+     tokens += sequence.token_ids[start : start + count]
 """
 STEPS = """
 It processes only if there is something to process.

@@ -288,12 +288,12 @@ def test_texts_equal_those_of_the_engine(live):
 
 
 def test_the_number_of_a_block_stays_inside_it(live):
-    live.evaluate("watchLabels('#pool')")
+    live.evaluate("watchDrawing()")
+    assert live.evaluate("drawnOutside", DEFAULTS | {"rate": 12, "slots": 16, "blocks": 96}) == []
     live.locator("[name=blocks]").evaluate("e => (e.value = 8, e.dispatchEvent(new Event('input', {bubbles: true})))")
     live.wait_for_function("room.state.live && room.run.settings.blocks === 96")
     for _ in range(30):
-        live.evaluate("labels = []")
-        step = live.evaluate("room.state.index")
+        step = live.evaluate("(labels = [], room.state.index)")
         live.locator("#once").click()
         live.wait_for_function(f"room.state.index > {step}")
         labels = live.evaluate("labels.slice(0, 96)")  # once; they are drawn again while a block flashes
@@ -349,7 +349,7 @@ def test_knobs_scenarios_and_links(live):
     live.locator("#play").click()
     live.locator("[name=text]").fill("The little robot")
     live.keyboard.press("Enter")
-    live.wait_for_function("textsOf().some(each => each.startsWith('The little robot'))")
+    live.locator(".text:has-text('The little robot')").get_by_text("yours").wait_for()
     live.locator("#play").click()
     live.wait_for_function("location.hash.includes('step=')")
     shown, link = live.evaluate("[document.body.dataset.step, room.state.settings]"), live.url

@@ -237,6 +237,21 @@ def test_a_draft_without_room_makes_no_guesses(model):
     assert core.num_draft_tokens and not draft.pool.used
 
 
+def test_passes_launched_ahead_guess_as_those_one_by_one(model):
+    """Texts grow by what was guessed, by something else, or both, so a draft has one or several tokens to catch up on."""
+    runner = partial(GPUModelRunner, **LIKE_A_GPU)
+    drafts = [DraftModel(bundled_draft(model[0]), 60, **each) for each in ({}, dict(make_runner=runner))]
+    texts, rng = [Sequence(text, model[1](text).input_ids, 99) for text in STORIES], random.Random(0)
+    for index, text in enumerate(texts):
+        vars(text).update(seed=index, params=SamplingParams(temperature=index % 2))
+    for _ in range(8):
+        found, ahead = (draft.propose(texts, 4) for draft in drafts)
+        for own, others in zip(found, ahead, strict=True):
+            assert others == [(guess.token, pytest.approx(guess.chance, abs=1e-4)) for guess in own]
+        for text, own in zip(texts, found):
+            text.output_ids += [guess.token for guess in own[: rng.randint(0, 4)]] + [rng.randrange(3, 99)]
+
+
 def test_a_draft_guesses_nothing_behind_the_end_of_its_context(model):
     """Of 20 + 30 tokens; the draft's block tables have room for 32."""
     runner = partial(GPUModelRunner, **LIKE_A_GPU | dict(max_model_len=32))

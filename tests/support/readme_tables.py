@@ -7,9 +7,9 @@ from lessons_lib.measuring.published import (
     OURS,
     SIZES,
     range_text,
+    recorded,
     recorded_attention,
     recorded_engine,
-    recorded_hybrid,
     recorded_production,
     recorded_ways,
     recorded_workloads,
@@ -107,7 +107,7 @@ def hybrid_markdown() -> str:
         ["requests at a time", "tokens per second", "`generate`, one static batch", "times", "a step of decodes"],
         ["---:"] * 5,
     ]
-    for row in recorded_hybrid().rows:
+    for row in recorded("h200_hybrid").rows:
         rates = (f"{row[name]:,.0f}" for name in ("engine", "generate"))
         lines.append([str(row["readers"]), *rates, f"{row['ratio']:.1f}", f"{row['decode_ms']:.1f} ms"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -218,6 +218,8 @@ If nothing is scheduled, return None before the model is called.
 - if not requests: ... return None
 `core.sample` chooses the tokens, by the settings of each request. The likeliest token isn't always asked for.
 ~ core.sample(scheduler_output, logits) => logits.argmax(dim=-1)
+Return what `count_launched` returns: without that call, the next step computes the same tokens again.
+- return core.count_launched
 """
 
 

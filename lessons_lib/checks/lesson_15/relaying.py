@@ -22,8 +22,8 @@ class Case(NamedTuple):
     faults: list[str]  # of each replica; see `Scripted`
     answer: list[int] = [11, 12, 13]  # noqa: RUF012 - nothing changes it
     request: dict[str, Any] = {"seed": 7}  # noqa: RUF012 - what it has beyond a prompt and max_tokens
-    size: int = 1
-    last: str = "length"
+    size: int = 1  # tokens in a chunk
+    last: str = "length"  # the reason; with a "+", it comes with the last tokens, not in a chunk of its own
     max_moves: int | None = None  # None to leave it out
     order: str = NAMES  # in which `choose` prefers the replicas
     load: int = 0  # how many other streams each replica serves
@@ -82,10 +82,7 @@ def cases() -> Iterator[Case]:
 def run(attempt: Any, case: Case, watch: Watch) -> None:
     notes, got, had = Notes(), [None], []
     request = {"prompt": [5, 6], "max_tokens": len(case.answer)} | case.request
-    made = [
-        Scripted(name, fault, case.answer, case.size, case.last, dict(request), notes, case.load)
-        for name, fault in zip(NAMES, case.faults)
-    ]
+    made = [Scripted(name, fault, case, dict(request), notes, case.load) for name, fault in zip(NAMES, case.faults)]
     notes.replicas, replicas, given = made, list(made), dict(request)
 
     def choose(candidates: Any) -> int:
@@ -143,12 +140,9 @@ def run(attempt: Any, case: Case, watch: Watch) -> None:
             list(islice(start(), 9))
             return notes.seed
 
-        watch(
-            "what is drawn for each of nine streams",
-            lambda: len({seed() for _ in range(9)}),
-            returns=lambda count: Shown("a seed of its own" if count > 7 else "a seed that others get, too"),
-            subject="it",
-        )
+        kinds = ("a seed that others get, too", "a seed of its own")
+        drawn = lambda: Shown(kinds[len({seed() for _ in range(9)}) > 7])  # noqa: E731
+        watch("what is drawn for each of nine streams", drawn, subject="it")
 
 
 def in_order(each: list[Shown]) -> Shown:

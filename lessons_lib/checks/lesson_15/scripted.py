@@ -40,15 +40,13 @@ class Notes:
 
 @dataclass(eq=False)
 class Scripted:
-    """A replica. Like every other one, it would answer `answer`. Its fault is "2 lost" (ReplicaLost after two chunks),
-    "2 cut" (the stream just ends), "2 refused" (an exception of REFUSALS), "call lost" and the like (`stream` itself
-    raises), or "" for none."""
+    """A replica. Each would give the case's answer. Its fault is "2 lost" (ReplicaLost after two chunks), "2 cut" (the
+    stream just ends), "2 refused" (an exception of REFUSALS), "call lost" and the like (`stream` itself raises), or ""
+    for none."""
 
     name: str
     fault: str
-    answer: list[int]
-    size: int  # tokens in a chunk
-    last: str  # the reason; with a "+", it comes with the last tokens, not in a chunk of its own
+    case: Any
     request: dict[str, Any]  # the reader's
     notes: Notes
     load: int = 0
@@ -69,13 +67,14 @@ class Scripted:
             raise ReplicaLost("asked for nothing")
         if self.fault.startswith("call"):
             raise self.failure()
-        self.streams.append(self.chunks(self.answer[len(request.get("output_token_ids") or ()) :]))
+        self.streams.append(self.chunks(self.case.answer[len(request.get("output_token_ids") or ()) :]))
         return self.streams[-1]
 
     def chunks(self, tokens: list[int]) -> Iterator[Chunk]:
-        reason, error = self.last.strip("+"), "out of memory" if self.last == "error" else None
-        parts = [tokens[start : start + self.size] for start in range(0, len(tokens), self.size)]
-        parts += [] if self.last.endswith("+") and parts else [[]]
+        size, last = self.case.size, self.case.last
+        reason, error = last.strip("+"), "out of memory" if last == "error" else None
+        parts = [tokens[start : start + size] for start in range(0, len(tokens), size)]
+        parts += [] if last.endswith("+") and parts else [[]]
         for num_sent, part in enumerate([*parts, None]):
             if self.fault == f"{num_sent} cut":
                 return

@@ -22,6 +22,7 @@ export function take(run, frame) {
       id,
       words: [...words],
       prompt: words.length,
+      isYours: run.settings.sent?.some(([, text]) => text === words.join("")),
       most,
       tier,
       ms,
@@ -88,6 +89,10 @@ export function take(run, frame) {
   frames.push(frame);
 }
 
+/** What the list of words says about a name on the page. */
+export const hint = (name) =>
+  [...document.querySelectorAll("#words dt")].find((dt) => name.startsWith(dt.textContent))?.nextElementSibling
+    .textContent ?? "";
 const percentile = (list, share) =>
   list.length ? Float64Array.from(list).sort()[Math.floor(share * (list.length - 1))] : null;
 const ms = (value) =>
@@ -129,7 +134,7 @@ export function figures(run, index, targets, isWhole = false) {
     [
       "preemptions",
       sums.preempted,
-      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `${frame.evicted} blocks evicted`,
+      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `blocks evicted: ${frame.evicted}`,
     ],
     ["found in the cache", sums.hit, "tokens"],
     ...(isWhole ? [["most requests in a step", sums.most, `of ${slots} batch slots`]] : []),
@@ -153,7 +158,7 @@ export function showFigures(run, index, targets, previous, differences) {
   $("#figures dl").innerHTML = now
     .map(
       ([what, value, small], i) =>
-        `<div><dt>${what}</dt><dd>${value}<small>${small}</small>${old ? `<small class="old">before: ${old[i][1]}${old[i][2].includes("longest") ? `, ${old[i][2]}` : ""}</small>` : ""}</dd></div>`,
+        `<div title="${hint(what)}"><dt>${what}</dt><dd>${value}${old ? ` <small class="old">before: ${old[i][1]}</small>` : ""}<small>${small}</small>${old?.[i][2].includes("longest") ? `<small>before: ${old[i][2]}</small>` : ""}</dd></div>`,
     )
     .join("");
 }

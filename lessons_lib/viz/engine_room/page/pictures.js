@@ -107,7 +107,7 @@ function why({ requests, settings }, { why: [id, rule, needed, free], running, f
         : `it needs ${needed} block${needed > 1 ? "s" : ""} and one in reserve, ${free} free`,
   }[rule];
   const ended = finished.length && !/own|budget/.test(rule) ? ` when the step began (${finished.map(([name]) => name).join(", ")} finished since)` : "",
-    order = { fcfs: "first come, first served", shortest: "shortest first", ageing: "priority with ageing", balanced: "balanced lengths" };
+    order = { fcfs: "first come, first served", shortest: "shortest first", ageing: "priority, ageing", balanced: "balanced lengths" };
   return `${id} waits: ${says}${ended}${waiting.length > 1 && rule !== "own" ? `. The others: behind ${id}, ${order[policy]}` : ""}.`;
 }
 
@@ -120,14 +120,14 @@ function queue(view, frame) {
     frame.waiting
       .slice(0, 4)
       .map(([id, tokens, swapped]) => {
-        const { words, prompt, tier, most } = requests.get(id),
+        const { words, prompt, tier, most, isYours } = requests.get(id),
           lost = frame.preempted.includes(id) || tokens > prompt;
         const state = swapped
           ? `swapped out, ${swapped} blocks`
           : lost
             ? `lost, ${tokens} again`
             : `${prompt} + up to ${most}${settings.policy === "ageing" ? `, tier ${tier}` : ""}`;
-        return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}" title="a prompt of ${prompt} tokens, up to ${most} in the answer"><b>${id}</b> ${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
+        return `<div class="chip ${away(view, id)} ${lost ? "lost" : ""} ${before.has(id) ? "" : "new"}" data-id="${id}" style="${style(id)}" title="a prompt of ${prompt} tokens, up to ${most} in the answer"><b>${id}</b> ${isYours ? "yours, " : ""}${state}<br>${escaped(words.slice(0, 14).join(""))}</div>`;
       })
       .join("") + (frame.waiting.length > 4 ? `<div class="chip more">+ ${frame.waiting.length - 4}</div>` : "");
 }
@@ -188,7 +188,9 @@ function mask(view, frame) {
     if (size * w > 4) for (let b = size; b < start + count; b += size) g.fillRect(x + b * w - 0.5, 0, 1, T * h);
     g.fillStyle = outline;
     g.font = "bold 11px system-ui";
-    if (wide > 9) g.fillText(`${id}${wide > 60 ? ` · ${start + count} keys` : ""}`, x, T * h + 12);
+    const width = (text) => g.measureText(text).width,
+      label = [`${id} · ${start + count} keys`, id].find((text) => width(text) < wide + gap);
+    if (label) g.fillText(label, Math.min(x, W - width(label)), T * h + 12);
     for (let p = 0; p < start + count; p += size)
       hit(x + p * w, 0, Math.min(size, start + count - p) * w, T * h, {
         id,
@@ -378,7 +380,7 @@ function texts(view, frame) {
       child.style = style(id);
     }
     child.className = `text ${kind} ${away(view, id)}`;
-    child.firstChild.textContent = says;
+    child.firstChild.textContent = [request.isYours && "yours", says].filter(Boolean).join(", ");
     const p = child.lastChild;
     while (p.childElementCount > tokens) p.lastChild.remove();
     for (let i = p.childElementCount; i < tokens; i++) {
@@ -401,13 +403,15 @@ function gantt(view, frame) {
     { requests, index } = view,
     now = index + 1,
     foot = 15,
-    left = 22;
-  const steps = Math.max(60, Math.min(240, Math.floor((W - left) / 5))),
+    left = 22,
+    right = W - 8; // a mark or the line of the present step needs room
+  const steps = Math.max(60, Math.min(240, Math.floor((right - left) / 5))),
     first = Math.max(0, now - steps),
-    w = (W - left) / steps;
+    w = (right - left) / steps;
   const shown = [...requests.values()].filter(({ step, ends, end }) => step <= now && !(end <= first)),
     most = Math.floor((H - foot) / 9);
-  const lanes = shown.slice(-most),
+  const queued = new Set(frame.waiting.slice(4).map(([id]) => id)); // the queue doesn't show them, either
+  const lanes = (shown.length > most ? shown.filter(({ id }) => !queued.has(id)) : shown).slice(-most),
     h = Math.min(17, (H - foot) / Math.max(lanes.length, 1));
   canvas.setAttribute(
     "aria-label",
@@ -418,7 +422,9 @@ function gantt(view, frame) {
     g.fillStyle = token("--line");
     g.fillRect(left + (s - first) * w, 0, 1, H - foot);
     g.fillStyle = token("--soft");
-    if (s < now) g.fillText(s ? `step ${s}` : "", left + (s - first) * w + 2, H - 3);
+    const x = left + (s - first) * w + 2,
+      label = s ? `step ${s}` : "";
+    if (x + g.measureText(label).width < W) g.fillText(label, x, H - 3);
   }
   lanes.forEach((request, lane) => {
     const { id, spans, marks } = request,
@@ -426,7 +432,7 @@ function gantt(view, frame) {
       y = lane * h;
     g.globalAlpha = view.follow && view.follow !== id ? 0.25 : 1;
     g.fillStyle = outline;
-    if (h > 8) ((g.font = `bold ${Math.min(11, h)}px system-ui`), g.fillText(id, 0, y + h - 2));
+    if (h > 8) ((g.font = `bold ${Math.min(11, h - 1)}px system-ui`), g.fillText(id, 0, y + h - 2));
     for (const [kind, from, to] of spans) {
       const a = Math.max(from, first),
         b = Math.min(to, now);

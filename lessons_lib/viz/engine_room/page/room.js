@@ -1,6 +1,6 @@
 // The page: a recorded run plays at once; when the engine in the worker is ready, it goes on from there.
 import { $, at, draw, escaped, forget, nowShown, setPalette, toward } from "./pictures.js";
-import { compared, newRun, showFigures, take } from "./figures.js";
+import { compared, hint, newRun, showFigures, take } from "./figures.js";
 import { SCENARIOS } from "./scenarios.js";
 
 const POWERS = [1, 2, 4, 8, 16, 32, 64],
@@ -310,8 +310,8 @@ function makeKnobs() {
     KNOBS.map(([name, words, values]) => {
       if (!words) return `<h2>${name}</h2>`;
       if (Array.isArray(values[0]))
-        return `<label>${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
-      return `<label>${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
+        return `<label title="${hint(words)}">${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
+      return `<label title="${hint(words)}">${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
     }).join("") +
     `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
     <div class="two"><input type="text" name="text" maxlength="400" placeholder="or begin a story" aria-label="the beginning of a story"><button>send</button></div>
@@ -332,8 +332,10 @@ function showKnobs() {
           );
     input.value = isChoice ? settings[name] : place;
     if (isChoice) continue;
-    input.previousElementSibling.textContent = settings[name];
-    input.setAttribute("aria-valuetext", settings[name]);
+    const { blocks, size } = settings,
+      words = name === "blocks" ? `${blocks} of ${size} = ${blocks * size} tokens` : settings[name];
+    input.previousElementSibling.textContent = words;
+    input.setAttribute("aria-valuetext", words);
   }
   for (const name of ["ttft", "itl"]) $(`#knobs [name="${name}"]`).value = TARGETS[name];
 }
@@ -351,6 +353,7 @@ function change(wish, then = restart) {
 function send(text) {
   if (!text.trim()) return;
   settings.sent = [...settings.sent, [run.frames.length + busy, text, 60]];
+  run.settings.sent = settings.sent;
   if (!live) return restart({ steps: run.frames.length + 1 });
   ask("send", text, 60);
   saveState();
