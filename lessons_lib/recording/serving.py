@@ -92,8 +92,8 @@ def _record_waves(
         names_in_wave = [waiting.pop(0) for _ in wave]
         with watch_forwards(model) as passes:
             answers: list[Any] = work(model, prompt_ids, *args)
-        each, copied = answers if is_wave else [answers], _token_bytes(model)
-        run.trace.steps += _steps_of_wave(names_in_wave, wave, each, passes, tuple(waiting), copied)
+        own, token_bytes = answers if is_wave else [answers], _token_bytes(model)
+        run.trace.steps += _steps_of_wave(names_in_wave, wave, own, passes, tuple(waiting), token_bytes)
         return answers
 
     run.outputs = loop(model, tokenizer, prompts, **{option: recorded}, **options)
