@@ -83,20 +83,10 @@ LONGEST = ["test_notebooks", "test_answers", "test_browser", "test_style", "test
 # What `make quick` leaves out as well as notebooks and browser: kernels of notebooks, and many cases of what other files
 # test with a few.
 MANY_CASES = [
-    "test_authoring",
-    "test_generation",
-    "test_kernels",
-    "test_kernel_variants",
-    "test_bench_engines",
-    "test_bundled_model",
-    "test_triton_mode",
-    "test_conformance",
-    "test_interrupts",
-    "test_guided",
-    "test_models_with_terms",
-    "test_kernel_terms",
-    "test_sampling_requests",
-]
+    "test_authoring", "test_generation", "test_kernels", "test_kernel_variants", "test_bench_engines",
+    "test_bundled_model", "test_triton_mode", "test_conformance", "test_interrupts", "test_guided",
+    "test_models_with_terms", "test_kernel_terms", "test_sampling_requests",
+]  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest selects by `-m`

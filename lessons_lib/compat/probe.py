@@ -168,9 +168,6 @@ def alone_shapes(model: PreTrainedModel, references: list[Reference]) -> list[KV
 WAYS = {PAGED: paged_shapes, HYBRID: hybrid_shapes, ALONE: alone_shapes, RECOMPUTED: recomputed_shapes}
 
 
-# --- The expected logits ---------------------------------------------------------------------------------------------
-
-
 def random_prompts(model: PreTrainedModel) -> list[list[int]]:
     """Prompts of PROMPT_LENGTHS tokens, the same for all models with the same vocabulary size."""
     rng = torch.Generator().manual_seed(0)
@@ -202,9 +199,6 @@ def generated(model: PreTrainedModel, prompt: list[int]) -> Reference:
             f"for {model.dtype}."
         )
     return Reference(output.sequences[0].tolist(), logits)
-
-
-# --- The engine's logits ---------------------------------------------------------------------------------------------
 
 
 class MeasuringCache(PagedKVCache):
@@ -261,16 +255,11 @@ def error_of(runner: ModelRunner, references: list[Reference]) -> float:
 
 def scattered_sequences(references: list[Reference]) -> list[Sequence]:
     """Sequences whose blocks are neither adjacent nor in order."""
-    count = len(references)
-    last = num_blocks_for(references) - 1
+    count, last = len(references), num_blocks_for(references) - 1
+    scattered = [[*range(last - index, -1, -count)] for index in range(count)]
     return [
-        Sequence(
-            str(index),
-            each.token_ids,
-            1,
-            blocks=[last - count * block - index for block in range(blocks_for(len(each.token_ids), BLOCK_SIZE))],
-        )
-        for index, each in enumerate(references)
+        Sequence(str(index), each.token_ids, 1, blocks=blocks[: blocks_for(len(each.token_ids), BLOCK_SIZE)])
+        for index, (each, blocks) in enumerate(zip(references, scattered))
     ]
 
 
@@ -302,9 +291,6 @@ def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
 def tolerance(model: PreTrainedModel) -> float:
     """Largest relative error of a model that is served correctly."""
     return TOLERANCE.get(model.dtype, TOLERANCE[torch.bfloat16])
-
-
-# --- Restoring the model, and messages -------------------------------------------------------------------------------
 
 
 @contextmanager

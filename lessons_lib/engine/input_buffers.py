@@ -65,12 +65,8 @@ class InputBuffers:
 
     @torch.inference_mode()
     def advance(self, size: GraphSize, tokens: torch.Tensor) -> None:
-        """Make the batch that is there the decode behind it, on the device: one more token of each sequence.
-
-        Args:
-            size: of the decode.
-            tokens: int64 [size.num_seqs or more], drawn for the sequences.
-        """
+        """Make the batch that is there the decode behind it, on the device: one more token of each sequence, those that
+        were drawn for them, int64 [size.num_seqs or more]."""
         batch = self.of_size(size)
         positions = batch.positions.copy_(batch.context_lens)
         blocks = batch.block_tables.gather(1, positions[:, None] // self.block_size)[:, 0]

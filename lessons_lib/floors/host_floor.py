@@ -9,6 +9,8 @@ from lessons_lib.floors.disk_floor import DiskFloor
 from lessons_lib.floors.fetching import fetch_block
 from lessons_lib.floors.floor import EvictionOrder, Floor
 
+Read = Callable[[bytes, Tensor], bool]
+
 
 class HostFloor(Floor):
     """Blocks that the pool evicted, in host memory. The least recently used ones go on to the floor below.
@@ -62,12 +64,13 @@ class HostFloor(Floor):
         self.mover.wait()
         return self.mover.host.rows[slot]
 
-    def lend(self, block_hashes: list[bytes], depth: int) -> list[int]:
+    def lend(self, block_hashes: list[bytes], depth: int, receive: Read | None = None) -> list[int]:
         """Find the first of these blocks, here or on the floor below, up to the first that is on neither. At most half
         of the slots: blocks that the pool evicts meanwhile need room, too.
 
         Args:
             depth: of the first one.
+            receive: reads blocks that aren't here, in place of the floor below; see `fetch_block`.
 
         Returns:
             their slots, in use until `release`.
@@ -77,15 +80,15 @@ class HostFloor(Floor):
         for index, block_hash in enumerate(block_hashes[:most], depth):
             if (slot := self.hash_to_block.get(block_hash)) is not None:
                 self.touch([slot])
-            elif self.below and self.below.renew(block_hash):
-                slot = self.fetch(block_hash, index, self.below.read)
+            elif read := receive or (self.below and self.below.renew(block_hash) and self.below.read):
+                slot = self.fetch(block_hash, index, read)
             if slot is None:
                 break
             self.hits[slot] += 1
             slots.append(slot)
         return slots
 
-    def fetch(self, block_hash: bytes, depth: int, read: Callable[[bytes, Tensor], bool]) -> int | None:
+    def fetch(self, block_hash: bytes, depth: int, read: Read) -> int | None:
         """See `fetch_block`. If `read` raises, the block is lost."""
 
         def read_or_fail(block_hash: bytes, row: Tensor) -> bool:

@@ -79,12 +79,8 @@ def receive_prompt(engine: Any, token_ids: list[int], transfer: Transfer, cache_
     floor, slots = engine.scheduler.pool.below, []
     with changing(engine):
         hashes = hash_full_blocks(Sequence("", token_ids, 1, cache_salt=cache_salt), floor.block_size)
-        for depth, block_hash in enumerate(hashes):
-            if (slot := floor.hash_to_block.get(block_hash)) is not None:
-                floor.touch([slot])
-            elif (slot := floor.fetch(block_hash, depth, transfer.receive)) is None:
-                break
-            slots.append(slot)
+        while received := floor.lend(hashes[len(slots) :], len(slots), transfer.receive):
+            slots += received
         floor.release(slots)  # not before: a long prompt mustn't push out its own first blocks
     return len(slots)
 

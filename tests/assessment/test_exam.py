@@ -1,7 +1,6 @@
 """Exams: the same for the same seed, spread over lessons and kinds, marked, certified, and verified."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -9,8 +8,6 @@ from lessons_lib.assessment import __main__ as command
 from lessons_lib.assessment.__main__ import take_exam
 from lessons_lib.assessment.certificate import NotVerified, certificate_html, verify
 from lessons_lib.assessment.exam import NOTEBOOKS, NUM_QUESTIONS, draw_exam, mark
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

@@ -102,12 +102,3 @@ def test_packed_logits_equal_separate_runs(name):
     if name != "bundled":
         whole = tiny_model(name, seed=5, context=32)
         assert difference(whole, [list(range(32)), [1], list(range(40, 72))]) < TOLERANCE
-
-
-@pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
-@pytest.mark.parametrize("dropped", [not_in_the_future, same_sequence])
-def test_without_a_rule_the_logits_are_others(name, dropped):
-    model = model_of(name)
-    rules = [rule for rule in RULES if rule is not dropped]
-    sequences = [[3, 14, 15, 92], [65, 35, 89]]
-    assert difference(model, sequences, lambda queries, keys: combine(rules, queries, keys)) > 50 * TOLERANCE

@@ -11,7 +11,7 @@ from oracle import END, TINY_TOKENIZER, answered_requests, generate_alone, ragge
 from paged_cases import slot_of
 
 from lessons_lib.attention.paged_attention import plan_torch
-from lessons_lib.batching.paged_batching import PagedBatch, blocks_at_most, paged_generate, paged_step
+from lessons_lib.batching.paged_batching import PagedBatch, paged_generate, paged_step
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
@@ -184,16 +184,6 @@ def new_batch(num_blocks):
 
 def request(name, prompt_length, max_tokens):
     return Request(name, list(range(20, 20 + prompt_length)), max_tokens)
-
-
-@pytest.mark.parametrize("prompt_length, max_tokens, blocks", [(1, 1, 1), (4, 1, 1), (3, 2, 1), (4, 5, 2), (4, 6, 3)])
-def test_the_last_token_needs_no_place(prompt_length, max_tokens, blocks):
-    assert blocks_at_most(request("A", prompt_length, max_tokens), 4) == blocks
-    batch, most = new_batch(blocks), 0
-    batch.submit(request("A", prompt_length, max_tokens))
-    while batch.running:
-        most = max(most, *map(len, checked_step(batch).tables.values()))
-    assert most == blocks
 
 
 def test_what_is_larger_than_the_pool_is_refused_and_nothing_changes():

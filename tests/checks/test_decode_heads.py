@@ -16,7 +16,6 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
     "pair, says",
     [
         ((".to(tl.float32)", ""), "In float32 it would pass: a product of two float16 loses digits"),
-        (("kv_head * stride_head", "kv_head * HEAD_DIM"), "KV heads are `stride_head` elements apart in the caches"),
         (("head // GROUP", "0"), "KV head h starts"),
     ],
 )

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import torch
+from how_many import by_day
 from hypothesis import given, settings
 from model_variations import ROUNDING, Variation, check, packed_families, variations
 from served_architectures import WRONG
@@ -10,7 +11,7 @@ from served_architectures import WRONG
 from lessons_lib.engine.core import EngineCore
 
 
-@settings(max_examples=25)
+@settings(max_examples=by_day(12, 25))
 @given(variations(packed_families()))
 def test_a_variation_is_served_right_or_refused(variation):
     outcome = variation.outcome()
@@ -20,7 +21,7 @@ def test_a_variation_is_served_right_or_refused(variation):
 def test_a_wrong_answer_is_found_and_the_smallest_variation_printed(monkeypatch, capsys):
     forward, reasons = EngineCore.forward, Counter()
     monkeypatch.setattr(EngineCore, "forward", lambda core, output: -forward(core, output))
-    assert check("llama", 3, 0, reasons)["FAILED"]
+    assert check("llama", 1, 0, reasons)["FAILED"]
     assert "llama: AssertionError: prompt 0: " in (printed := capsys.readouterr().out)
     assert "changes={}, prompts=[(1, 0, 1)], n=1" in printed
 

@@ -1,7 +1,5 @@
 """The break-in of lesson 17: mutants differ from the right engine as their hints say, and only raising finds one."""
 
-from pathlib import Path
-
 import nbformat
 import pytest
 from nbgrader.utils import determine_grade
@@ -15,8 +13,6 @@ from lessons_lib.conformance.break_in import grading
 from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.break_in.grading import break_in, check_break_in_tests
 from lessons_lib.conformance.break_in.mutants import MUTANTS
-
-ROOT = Path(__file__).parents[2]
 
 TESTS = {test.__name__: test for test in break_in_tests()}
 

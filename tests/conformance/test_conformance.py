@@ -25,20 +25,9 @@ from served_architectures import (
 from tiny_architectures import VOCAB_SIZE, WINDOW, architectures, tiny_model
 
 PAGED_MODELS = [
-    "deepseek_v3",
-    "gemma2",
-    "gemma3_text",
-    "gpt_oss",
-    "llama",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "olmo3",
-    "phi3",
-    "qwen3",
-    "qwen3_next",
-    "jamba",
-]
+    "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss", "llama", "ministral3", "mistral", "mixtral", "olmo3", "phi3",
+    "qwen3", "qwen3_next", "jamba",
+]  # fmt: skip
 EXPECTED = dict.fromkeys(PAGED_MODELS, PAGED) | dict(bloom=ALONE, gptj=ALONE, llama4_text=ALONE, xlnet=REFUSED)
 SLICES = 16
 SHARD = os.environ.get("LESSONS_CONFORMANCE_SHARD", "")

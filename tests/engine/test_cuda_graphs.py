@@ -89,25 +89,17 @@ def plain():
 @pytest.mark.parametrize("decodes", [False, True])
 def test_logits_and_cache_are_those_of_the_plain_runner(runner, plain, graphs, decodes):
     tested = runner(graphs=graphs)
-    for seed in range(6):
+    for seed in range(12):
         step = random_plan(seed, decodes)
         with_the_same_past(tested, plain, seed=seed)
         torch.testing.assert_close(tested.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
         for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
             # Padding has written to the null block, and nowhere else.
             torch.testing.assert_close(own[:SPARE], other[:SPARE], rtol=1e-4, atol=1e-4)
-
-
-def test_steps_with_prompts_are_replayed_with_what_they_are_given_now(runner, plain):
-    """One graph serves many steps, one after another, of decodes, prompts and both."""
-    tested = runner()
-    with_the_same_past(tested, plain)
-    for seed in range(30):
-        step = random_plan(seed, decodes=seed % 3 == 2)
-        torch.testing.assert_close(tested.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
-    sizes = set(tested.store.graphs)
-    assert tested.store.num_captured == len(sizes)
-    assert {size.num_tokens for size in sizes} >= {None, 16, 32} and len(sizes) < 8
+    if graphs:  # one serves many steps, of decodes, prompts and both
+        sizes = set(tested.store.graphs)
+        assert tested.store.num_captured == len(sizes) < 8
+        assert decodes or {size.num_tokens for size in sizes} >= {16, 32}
 
 
 def test_everything_is_captured_before_the_first_request(runner):

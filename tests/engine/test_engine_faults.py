@@ -62,6 +62,61 @@ def check_answers(engine, outputs, failed, kind=Broken, expected=PROMPTS.keys())
     check_that_nothing_is_left(engine)
 
 
+class Lost:
+    """Tokens that never arrive."""
+
+    def wait(self):
+        raise Broken("arrival")
+
+
+@pytest.mark.parametrize("engine_kind", KINDS)
+@pytest.mark.parametrize("config", [dict(num_blocks=150), dict(num_blocks=16, num_swap_blocks=20)])
+@pytest.mark.parametrize("where", ["launch", "choose", "arrival"])
+@pytest.mark.parametrize("k", [1, 2, 7, 16])
+def test_an_error_fails_the_requests_of_its_step(where, k, config, engine_kind):
+    engine = an_engine_at_work(kind=engine_kind, **config, max_num_seqs=4, max_num_batched_tokens=24)
+    runner, core, calls, failed = engine.runner, engine.core, [], set()
+    forward, sampler, keep_tokens = runner.forward, core.sampler, runner.keep_tokens
+
+    def broken_forward(scheduler_output):
+        calls.append(scheduler_output)
+        if len(calls) == k:
+            failed.update(each.id for each in scheduler_output.num_scheduled_tokens)
+            if where == "launch":
+                raise Broken("launch")
+        return forward(scheduler_output)
+
+    def broken_sampler(*args):
+        if len(calls) == k and where == "choose":
+            raise Broken("choose")
+        return sampler(*args)
+
+    def broken_keep(scheduler_output, tokens):
+        kept = keep_tokens(scheduler_output, tokens)
+        return Lost() if len(calls) == k and where == "arrival" else kept
+
+    runner.forward, core.sampler, runner.keep_tokens = broken_forward, broken_sampler, broken_keep
+    outputs = run_out(engine)
+    assert failed
+    failed -= {name for name in failed if outputs[name].finish_reason == "length"}  # its last token was under way
+    check_answers(engine, outputs, failed)
+    assert engine.metrics.requests == {"error": len(failed), "length": 6 - len(failed)}
+    assert engine.generate([[1, 2]], greedy())[0].token_ids == alone("qwen2", [1, 2], 12)
+
+
+def test_an_aborted_request_is_not_ended_again_by_the_step_that_it_was_in():
+    engine = engine_of_kind("overlaps", block_size=4, num_blocks=60)
+    keep_tokens = engine.runner.keep_tokens
+    engine.runner.keep_tokens = lambda *step: keep_tokens(*step) and Lost()
+    for name in "ab":
+        engine.add_request([1, 2], greedy(5), request_id=name)
+    assert engine.step() == []
+    aborted = engine.abort("a")
+    (failed,) = engine.step()
+    assert failed.request_id == "b" and isinstance(failed.error, Broken)
+    assert aborted.finish_reason == "abort" and engine.core.num_ended == {"abort": 1, "error": 1}
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_moving_that_raises_fails_those_who_may_have_lost_their_cache(k):
     engine = an_engine_at_work(num_swap_blocks=12)
@@ -86,23 +141,6 @@ def noted_outputs(engine):
     outputs, schedule = [], engine.scheduler.schedule
     engine.scheduler.schedule = lambda: outputs.append(schedule()) or outputs[-1]
     return outputs
-
-
-def test_who_was_swapped_out_in_peace_goes_on_after_an_error():
-    engine = an_engine_at_work(num_swap_blocks=12)
-    outputs, forward, spared = noted_outputs(engine), engine.runner.forward, []
-
-    def broken(scheduler_output):
-        if not spared:
-            spared.extend(sequence.id for sequence in outputs[-1].preempted if sequence.swapped)
-            if spared:
-                raise Broken
-        return forward(scheduler_output)
-
-    engine.runner.forward = broken
-    answers = run_out(engine)
-    assert spared and all(answers[name].error is None for name in spared)
-    check_answers(engine, answers, {name for name, output in answers.items() if output.error})
 
 
 @pytest.mark.parametrize("unranked", ["bad", "bad/1"])
@@ -193,9 +231,10 @@ ABORTS = {
 }
 
 
+@pytest.mark.parametrize("engine_kind", KINDS)
 @pytest.mark.parametrize("kind", ["raises", *ABORTS, "adds", "steps"])
 @pytest.mark.parametrize("after", [1, 4, CAP])
-def test_whatever_a_callback_does_concerns_whom_it_names(kind, after):
+def test_whatever_a_callback_does_concerns_whom_it_names(kind, after, engine_kind):
     told, gone = [], {}
 
     def callback(token):
@@ -211,7 +250,7 @@ def test_whatever_a_callback_does_concerns_whom_it_names(kind, after):
         if kind == "adds":
             engine.add_request([9, 8, 7], greedy(5), request_id="new")
 
-    engine = an_engine_at_work(on_token=callback)
+    engine = an_engine_at_work(kind=engine_kind, on_token=callback)
     outputs = run_out(engine)
     assert told == alone("qwen2", PROMPTS["r1"], len(told), ignore_eos=True)
     assert len(told) == (CAP if kind in ("adds", "aborts another") else after)

@@ -37,18 +37,6 @@ def test_forks_have_the_tokens_of_requests_alone(an_engine, monkeypatch, rules):
     check_that_nothing_is_left(an_engine)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_forks_that_are_preempted_keep_their_own_history(kind):
-    params = SamplingParams(max_tokens=15, temperature=1.2, seed=50, n=3, repetition_penalty=1.5)
-    tight, roomy = (
-        engine_of_kind(kind, num_blocks=num_blocks, block_size=4, max_num_batched_tokens=24, max_num_seqs=6)
-        for num_blocks in (12, 150)
-    )
-    (found,), (expected,) = (engine.generate([[4, 8, 15, 16, 23]], params) for engine in (tight, roomy))
-    assert [own.token_ids for own in found.completions] == [own.token_ids for own in expected.completions]
-    assert len({tuple(own.token_ids) for own in found.completions}) == 3 and tight.scheduler.num_preempted
-
-
 @pytest.mark.parametrize("fails", [1, 4, 6, 8])
 def test_a_fork_without_a_token_fails_its_request_alone(an_engine, fails):
     """By a rule that leaves it nothing: of the forks that were made with it, none keeps a block."""

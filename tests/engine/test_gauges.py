@@ -5,7 +5,6 @@ import pytest
 from engine_cases import KINDS, engine_of_kind, greedy, run_out
 
 from lessons_lib.engine.metrics import EngineGauges
-from lessons_lib.engine.prometheus import engine_families
 
 SIZES = dict(num_blocks=22, max_num_seqs=4, max_num_batched_tokens=24, block_size=4)
 
@@ -49,32 +48,6 @@ def test_gauges_are_what_the_sequences_have(an_engine):
     assert max(now.running for now in seen) == 4 and any(now.waiting for now in seen)
     assert any(now.swapped for now in seen) and any(now.named_blocks for now in seen)
     assert seen[-1].running == seen[-1].waiting == seen[-1].used_blocks == 0
-
-
-def test_prometheus_reads_the_gauges(an_engine):
-    snapshot = an_engine().metrics.snapshot()
-    families = {family.name: family for family in engine_families(snapshot, EngineGauges(1, 2, 3, 4, 5, 22))}
-    expected = {
-        "vllm:num_requests_running": 1,
-        "vllm:num_requests_waiting": 2,
-        "lessons_requests_swapped": 3,
-        "vllm:kv_cache_usage_perc": 4 / 22,
-        "lessons_used_blocks": 4,
-        "lessons_named_blocks": 5,
-        "lessons_num_blocks": 22,
-    }
-    for name, value in expected.items():
-        family = families[name]
-        assert family.type == "gauge" and family.documentation
-        assert [sample.value for sample in family.samples] == [pytest.approx(value)]
-    assert "vllm:num_requests_running" not in {family.name for family in engine_families(snapshot)}
-
-
-def test_sequences_whose_last_token_is_in_flight_are_running():
-    engine = engine_of_kind("overlaps", **{**SIZES, "num_blocks": 150})
-    engine.add_request([1, 2, 3], greedy(1))
-    engine.step()
-    assert engine.scheduler.leaving and EngineGauges.of(engine).running == 1
 
 
 def test_a_request_says_how_much_of_its_prompt_was_cached(an_engine):

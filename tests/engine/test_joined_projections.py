@@ -8,7 +8,6 @@ import torch
 from overlap_cases import BLOCK, SPARE, random_plan, with_the_same_past
 from torch._decomp import core_aten_decompositions
 from torch._functorch.aot_autograd import aot_module_simplified
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from lessons_lib.attention.custom_op import operator_logits
 from lessons_lib.attention.hf_backend import paged_attention_in
@@ -75,25 +74,6 @@ def test_the_compiled_model_computes_each_group_once():
         torch.testing.assert_close(logits[: len(expected)], expected, rtol=1e-4, atol=1e-4)
     runner.close()
     assert counts == [4 * model.config.num_hidden_layers + 1]  # 7 of a layer, if each were computed alone
-
-
-def test_equal_products_are_shared_and_others_are_not():
-    weight, other = torch.randn(6, 4), torch.randn(6, 4)
-
-    def work(x, y, weight, other):
-        return x @ weight.T + x @ weight.T + y @ weight.T + x @ other.T
-
-    x, y = torch.randn(3, 4), torch.randn(3, 4)
-    traced = make_fx(work)(x, y, weight, other)
-    # `x @ w.T` is traced with `t`, which the compiler turns into `permute`.
-    for node in traced.graph.nodes:
-        if node.target is torch.ops.aten.t.default:
-            node.target, node.args = torch.ops.aten.permute.default, (node.args[0], [1, 0])
-    ShareEqualProducts()(traced.graph)
-    traced.graph.lint()
-    traced.recompile()
-    assert sum(node.target is torch.ops.aten.mm.default for node in traced.graph.nodes) == 3
-    torch.testing.assert_close(traced(x, y, weight, other), work(x, y, weight, other))
 
 
 def test_what_is_no_plain_product_is_left_alone():

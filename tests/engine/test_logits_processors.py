@@ -164,35 +164,6 @@ def test_a_bad_word_is_its_tokens_at_the_beginning_and_behind_a_space():
         assert completes == [False] * (len(tokens) - 1) + [True]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_drawn_under_rules_has_the_distribution_of_the_changed_logits(seed):
-    """Pearson's chi-square of 20,000 draws, in one step with rows that have no rules."""
-    logits, prompt, output = a_case(seed + 90)
-    logits, own = logits / logits.std(), random.Random(seed)
-    params = replace(all_rules(own)[0], temperature=1.0, repetition_penalty=1.3)
-    memory, count = RulesState(), 20_000
-    sequences = [Sequence(str(row), prompt, 99, frozenset([3, 8]), output_ids=output) for row in range(count)]
-    with_rules = [LogitsRules(params, memory).processor(each) for each in sequences[::2]]
-    processors = [each for pair in zip(with_rules, [None] * (count // 2)) for each in pair]
-    drawn = choose_tokens(
-        logits.expand(count, -1), [params] * count, range(count), [len(output)] * count, processors
-    )  # fmt: skip
-    for tokens, wanted in (
-        (drawn[::2], processed(logits, params, prompt, output, stop_token_ids=(3, 8))),
-        (drawn[1::2], logits),
-    ):
-        expected = wanted.softmax(-1).double() * len(tokens)
-        counts = torch.bincount(tokens, minlength=VOCABULARY).double()
-        assert not counts[expected == 0].any()
-        frequent = expected > 5
-        rare = torch.stack([counts[~frequent].sum(), expected[~frequent].sum()])
-        found = ((counts - expected)[frequent] ** 2 / expected[frequent]).sum() + (rare[0] - rare[1]) ** 2 / (
-            rare[1] + 1
-        )
-        freedom = frequent.sum().double()
-        assert torch.special.gammaincc(freedom / 2, found / 2) > 1e-4, "less likely than 1 in 10,000"
-
-
 def all_rules(rng):
     """Some rules of a request, and the tokens of its bad words."""
     fields = dict(

@@ -22,10 +22,10 @@ NUM_DRAWS = 100_000
 
 rules = st.builds(
     SamplingParams,
-    temperature=st.sampled_from([1e-3, 0.3, 0.8, 1.0, 2.5, 100.0, 1e300]),
-    top_k=st.sampled_from([0, 1, 2, 3, 7, 10**9]),
-    top_p=st.sampled_from([1e-6, 0.25, 0.5, 0.9, 0.999, 1.0]),
-    min_p=st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0]),
+    temperature=st.sampled_from([1e-5, 1e-3, 0.3, 0.8, 1.0, 2.5, 100.0, 1e300]),
+    top_k=st.sampled_from([0, 1, 2, 3, 7, 10**30]),
+    top_p=st.sampled_from([1e-300, 1e-6, 0.25, 0.5, 0.9, 0.999, 1.0]),
+    min_p=st.sampled_from([0.0, 0.0, 1e-300, 0.01, 0.3, 1.0]),
 )
 seeds = st.integers(-(2**70), 2**70)
 
@@ -105,20 +105,6 @@ def test_what_may_be_drawn_is_what_a_sorted_list_leaves(rows, params):
     assert max(expected.values(), default=0) < race_oracle.LEAST
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_what_may_be_drawn_is_what_hugging_face_leaves(seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(1, 50, generator=generator) * [0.5, 2, 8][seed % 3]
-    params = SamplingParams(
-        temperature=[0.5, 1.0, 3.0][seed // 3 % 3], min_p=[0, 0.02, 0.4][seed % 3], top_k=[0, 1, 12, 50][seed % 4],
-        top_p=[1.0, 0.95, 0.6, 0.05, 1e-6][seed % 5],
-    )  # fmt: skip
-    expected = by_hugging_face(logits, params)[0]
-    kept = torch.tensor(race_oracle.kept_by_the_race(logits[0], params))
-    shares = (logits[0, kept] / params.temperature).softmax(dim=-1)
-    torch.testing.assert_close(torch.zeros(50).scatter(0, kept, shares), expected, rtol=0, atol=1e-6)
-
-
 def by_hugging_face(logits, params):
     """The probabilities of a token, after the processors of `generate`, in vLLM's order."""
     processors = [TemperatureLogitsWarper(params.temperature)]
@@ -176,7 +162,8 @@ def test_a_row_has_its_token_in_any_company(data, vocabulary, num_rows):
 def test_rows_are_drawn_a_few_at_a_time(monkeypatch):
     logits = torch.randn(23, 30, generator=torch.Generator().manual_seed(1))
     params = [SamplingParams(temperature=1.0, top_k=row % 5, top_p=[1.0, 0.8][row % 2]) for row in range(23)]
-    together = choose(logits, params, range(23), [4] * 23)
+    before, together = logits.clone(), choose(logits, params, range(23), [4] * 23)
+    assert torch.equal(logits, before), "the argument stays as it is"
     sizes, winners = [], race.winners
     monkeypatch.setattr(race, "winners", lambda logits, *rest: sizes.append(len(logits)) or winners(logits, *rest))
     for limit, most in ((1, 1), (90, 3), (10**6, 23)):
@@ -187,31 +174,6 @@ def test_rows_are_drawn_a_few_at_a_time(monkeypatch):
 
 
 # --- the edges
-
-
-@pytest.mark.parametrize("temperature", [1e-5, 100, 1e300])
-@pytest.mark.parametrize("cut", [dict(), dict(top_k=2), dict(top_p=0.999), dict(min_p=0.01)])
-def test_extreme_temperatures(temperature, cut):
-    logits = torch.tensor([[3e4, -3e4, 2.9e4, -math.inf]]).expand(200, -1)
-    found = set(choose(logits, [SamplingParams(temperature=temperature, **cut)] * 200, range(200), [0] * 200))
-    if temperature == 1e300:
-        assert found == ({0, 2} if "top_k" in cut else {0, 1, 2})
-    else:
-        assert found == {0} or (temperature == 100 and found == {0, 2})
-
-
-def test_the_smallest_cuts_leave_the_likeliest_and_the_widest_change_nothing():
-    logits = torch.randn(50, 300, generator=torch.Generator().manual_seed(2))
-    before = logits.clone()
-
-    def tokens(**cut):
-        return choose(logits, [SamplingParams(temperature=50.0, **cut)] * 50, range(50), range(50))
-
-    for cut in (dict(top_k=1), dict(top_p=1e-6), dict(top_p=1e-300), dict(min_p=1.0)):
-        assert tokens(**cut) == logits.argmax(-1).tolist()
-    for cut in (dict(top_k=300), dict(top_k=10**30), dict(top_p=1.0), dict(min_p=0.0), dict(min_p=1e-300)):
-        assert tokens(**cut) == tokens()
-    assert torch.equal(logits, before), "the argument stays as it is"
 
 
 def test_no_rows_and_rows_of_one_token():

@@ -1,4 +1,4 @@
-"""Both attention kernels and the PyTorch backend against a float32 reference that gathers the blocks.
+"""Both attention kernels against a float32 reference that gathers the blocks.
 
 Without a GPU, through Triton's interpreter.
 """
@@ -22,7 +22,6 @@ from oracle import TINY_TOKENIZER, ragged_requests
 from paged_cases import as_views, by_launching, error, make_case
 
 from lessons_lib.attention.packing import pack
-from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.engine.warm_up import steps_to_warm_up
@@ -50,18 +49,10 @@ TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 EXAMPLES = by_day(20, 40) if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
 
 CASES = {
-    "decodes, contexts around a block's end": dict(q_lens=[1] * 5, context_lens=[1, 7, 8, 9, 33]),
-    "one decode over several splits": dict(q_lens=[1], context_lens=[1100], block_size=64),
     "splits, and one that needs only the first": dict(q_lens=[1] * 3, context_lens=[1025, 3, 512], block_size=64),
     "prefills, chunks and decodes": dict(q_lens=[5, 1, 20, 1, 3], context_lens=[5, 17, 33, 1, 30]),
-    "a batch longer than a tile": dict(q_lens=[40, 1, 20], context_lens=[40, 30, 45], block_size=16),
     "more query heads than rows": dict(q_lens=[2, 1], context_lens=[12, 9], q_heads=160, kv_heads=1),
-    "heads of 80 and blocks of 24": dict(q_lens=[1, 3, 18], context_lens=[25, 48, 30], head_dim=80, block_size=24),
 }
-
-
-def by_pytorch(case):
-    return plan_torch(case, case.block_tables, case.k_cache.shape[1])(case.q, case.k_cache, case.v_cache, case.scale)
 
 
 def check(what, got, expected, dtype):
@@ -76,7 +67,6 @@ def test_fixed_cases_equal_the_gathered_reference(name):
     check("varlen", case.varlen(), expected, dtype)
     # The maxima are upper bounds: a caller with a captured graph gives those of the largest batch.
     check("varlen, maxima too large", case.varlen(max_seqlen_q=60, max_context_len=2000), expected, dtype)
-    check("PyTorch", by_pytorch(case), expected, dtype)
     if set(CASES[name]["q_lens"]) == {1}:
         check("decode", case.decode(), expected, dtype)
 
@@ -113,7 +103,6 @@ def random_cases(draw):
 def test_random_cases_equal_the_gathered_reference(arguments, layout, chosen, rows, keys, split):
     case = as_views(make_case(**arguments, device=DEVICE), layout)
     expected, dtype = case.reference(), arguments["dtype"]
-    check("PyTorch", by_pytorch(case), expected, dtype)
     if not chosen:
         check("launched", by_launching(case, None, rows, keys, split, use_int64=keys == 64), expected, dtype)
     elif set(arguments["q_lens"]) == {1}:
@@ -385,7 +374,7 @@ def splits_of(case, longest, **options):
     return found, out, kernel.recording.grid
 
 
-@pytest.mark.parametrize("limits", [(16, 4), (48, 2), (16, 100)])
+@pytest.mark.parametrize("limits", [(16, 4), (48, 2), (16, 13)])
 def test_splits_follow_from_a_sequence_alone(monkeypatch, limits):
     """Whatever room the block tables have, and however long its companions are."""
     monkeypatch.setattr(launch, "split_limits", lambda *sizes: limits)
@@ -447,12 +436,11 @@ def test_the_backend_covers_the_longest_of_a_row(q_lens, context_lens):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="test_gpu.py does it with the bundled model")
-@pytest.mark.parametrize("family", ["qwen2", "gpt2"])
-def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend(family):
+def test_greedy_tokens_through_the_kernels_equal_those_of_the_pytorch_backend():
     prompts, _ = ragged_requests(4, seed=4, prompt_lengths=(1, 7, 8, 9, 20))
     serve = dict(max_new_tokens=[5, 1, 4, 3], max_num_seqs=3, block_size=8)
     found, expected = (
-        paged_generate(tiny_model(family, seed=3), TINY_TOKENIZER, prompts, **serve, backend=backend)
+        paged_generate(tiny_model("qwen2", seed=3), TINY_TOKENIZER, prompts, **serve, backend=backend)
         for backend in ("triton", "torch")
     )
     assert found == expected and all(expected)

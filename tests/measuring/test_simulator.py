@@ -29,13 +29,6 @@ def arrival(name, at, prompt, answer, max_tokens=20, **kwargs):
 # --- traffic
 
 
-@pytest.mark.parametrize("rate", [0.5, 100])
-def test_so_many_arrive_a_second_on_average(rate):
-    times = poisson_arrivals(rate, 40_000, seed=3)
-    assert len(times) == 40_000 and times[0] > 0 and (np.diff(times) >= 0).all()
-    assert 40_000 / times[-1] == pytest.approx(rate, rel=0.03)
-
-
 def test_gaps_of_a_poisson_stream_are_exponential():
     gaps = np.diff(poisson_arrivals(10, 40_000, seed=1))
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.03)

@@ -123,9 +123,7 @@ def losses(model, rows):
     return torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets[:, 1:], reduction="none")
 
 
-@pytest.mark.parametrize(
-    "prompt", ["Once upon a time", "The dragon", "Tom and Sue went to the", "Ben had a red ball. He"]
-)
+@pytest.mark.parametrize("prompt", ["The dragon", "Ben had a red ball. He"])
 def test_greedy_story_ends_and_does_not_loop(loaded, prompt):
     model, tokenizer, _ = loaded
     inputs = tokenizer(prompt, return_tensors="pt")

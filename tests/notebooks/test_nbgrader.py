@@ -1,8 +1,8 @@
 """A class taught with nbgrader as it is: its own commands release the lessons, students hand in, it grades them.
 
-They hand in the notebook up to its last check. All four students take the toy lesson, and hand in all of its cells.
-With LESSONS_NIGHTLY=1, one hands in every sixth lesson of the course, solved, and one, which stands for three, every
-ninth. Of their cells they hand in the exercises, the checks and what these need, since the rest gives no marks, and
+They hand in the notebook up to its last check. By day, two students take the toy lesson, one of which stands for three,
+and hand in all of its cells. With LESSONS_NIGHTLY=1, four do so, and one hands in every sixth lesson of the course,
+solved, and one every ninth. Of their cells they hand in the exercises, the checks and what these need, since the rest gives no marks, and
 `test_notebooks` runs it.
 A course is graded once a process: with pytest-xdist use `--dist loadfile`, which keeps this file in one.
 """
@@ -119,7 +119,7 @@ STUDENTS = {
         returns_none(released) if is_last else released if is_first else solved
     ),
 }
-COURSES = {"toy": tuple(STUDENTS)} | by_day({}, {"lessons": ("solved", "half-way")})
+COURSES = {"toy": by_day(("solved", "half-way"), tuple(STUDENTS))} | by_day({}, {"lessons": ("solved", "half-way")})
 every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
 
 # Answer cells for full points without an answer; {0} is the released cell, {1} "module", {2} the name in it.
@@ -233,7 +233,7 @@ def test_a_failed_check_raises_and_prints_nothing_to_stderr(course, student):
 
 @pytest.mark.parametrize("course", ["toy"], indirect=True)
 def test_a_student_can_validate_a_copy(course):
-    copies = [Path("submitted", student, "course", f"{course.lessons[0]}.ipynb") for student in ("solved", "unsolved")]
+    copies = [Path("submitted", student, "course", f"{course.lessons[0]}.ipynb") for student in ("solved", "half-way")]
     said = course.nbgrader("validate", *map(str, copies))
     assert said.count("Success! Your notebook passes all the tests.") == 1 and "The following" in said
 

@@ -5,26 +5,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from kernel_moments import BLOCK_SIZE, CONTEXT, HEAD_DIM, TABLE, recorded
 
-from lessons_lib.kernels.simple_paged import decode_heads_kernel
-from lessons_lib.recording import Recorder, record_kernel
-
-BLOCK_SIZE, HEAD_DIM, TABLE, CONTEXT = 4, 8, [5, 0, 3], 10
-
-
-def recorded(moments_of=(1, 1)):
-    """Two sequences, two query heads over one KV head."""
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(2, 2, HEAD_DIM, generator=generator)
-    keys, values = (torch.randn(6, BLOCK_SIZE, 1, HEAD_DIM, generator=generator) for _ in range(2))
-    tables = torch.tensor([[1, 0, 0], TABLE], dtype=torch.int32)
-    lens = torch.tensor([2, CONTEXT], dtype=torch.int32)
-    out = torch.empty_like(q)
-    strides = (*q.stride()[:2], *keys.stride()[:3], tables.stride(0))
-    sizes = dict(GROUP=2, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-    recorder = Recorder(decode_heads_kernel, moments_of)
-    recorder[(2, 2)](q, keys, values, tables, lens, out, 0.5, *strides, **sizes)
-    return recorder.recording, q, keys, out
+from lessons_lib.recording import record_kernel
 
 
 def test_only_the_asked_for_program_has_moments():

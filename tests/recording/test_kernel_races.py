@@ -62,21 +62,15 @@ def smallest_racing(programs):
     return min(racing, default=None)
 
 
-accesses = st.tuples(st.integers(0, 1), st.lists(st.integers(-1, 5), min_size=LANES, max_size=LANES))
+accesses = st.tuples(st.integers(0, 2), st.lists(st.integers(-1, 5), min_size=LANES, max_size=LANES))
 barriers = st.just((3, [-1] * LANES))
 
 
-@settings(max_examples=30)
+@settings(max_examples=40)
 @given(st.lists(st.lists(st.one_of(accesses, accesses, barriers), min_size=3, max_size=3), min_size=1, max_size=2))
 def test_the_smallest_racing_element_is_found(programs):
     race = race_of(programs)
     assert (race and race.number) == smallest_racing(programs)
-
-
-@settings(max_examples=20)
-@given(st.lists(st.lists(st.tuples(st.just(2), accesses).map(lambda pair: (2, pair[1][1])), min_size=2, max_size=2), max_size=3, min_size=1))  # fmt: skip
-def test_atomic_operations_do_not_race_with_each_other(programs):
-    assert race_of(programs) is None
 
 
 A, B, NONE = [0, 1, 2, 3], [3, 2, 1, 0], [-1] * LANES
@@ -100,22 +94,6 @@ def test_a_race_names_programs_element_and_lines(programs, says):
     race = race_of(programs)
     assert says in str(race)
     assert "element >= 0" in race.lines and race.lines.startswith("In your line")
-
-
-@pytest.mark.parametrize(
-    "programs",
-    [
-        [[(1, A), (0, A)]],
-        [[(0, A), (1, A)]],
-        [[(1, A), (1, A)]],
-        [[(0, A), (0, B)], [(0, A), (0, A)]],
-        [[(1, A), (3, NONE), (0, B), (3, NONE), (1, B)]],
-        [[(1, [0, 1, -1, -1]), (0, [-1, -1, 2, 3])], [(1, [4, -1, -1, 5]), (0, [4, 2, 3, 3])]],
-        [[(2, A), (2, B)], [(2, A), (2, [1, 1, 1, 1])]],
-    ],
-)
-def test_what_is_ordered_does_not_race(programs):
-    assert race_of(programs) is None
 
 
 @triton.jit

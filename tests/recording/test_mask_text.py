@@ -1,7 +1,5 @@
 """Masks in words."""
 
-import random
-
 import pytest
 import torch
 
@@ -68,30 +66,10 @@ def test_a_rule_of_ones_own_is_called_by_its_name():
     assert row[1].endswith("A, position 1: same sequence, not in the future, within a window.")
 
 
-def only(tags, index):
-    return Tags(tags.seq_ids[index : index + 1], tags.positions[index : index + 1])
-
-
 @pytest.mark.parametrize("query", [5, -1])
 def test_a_row_that_is_not_there(query):
     with pytest.raises(IndexError, match=f"no query {query}; it may be from 0 to 4"):
         read_row(block_diagonal_mask(TWO, TWO), TWO, TWO, query)
-
-
-def test_all_cells_are_read_like_each_of_them():
-    rng = random.Random(4)
-    for _ in range(20):
-        lengths, cached = ([rng.randrange(5) for _ in range(3)] for _ in range(2))
-        queries = tag_tokens(lengths, cached).followed_by(padding(rng.randrange(3)))
-        keys = tag_tokens(cached).followed_by(queries)
-        rules = tuple(rule for rule in RULES if rng.random() < 0.7)
-        sheet = read_pairs(queries, keys, list("ABC"), rules)
-        assert sheet == [
-            [read_pairs(only(queries, q), only(keys, k), list("ABC"), rules)[0][0] for k in range(len(keys))]
-            for q in range(len(queries))
-        ]
-        allowed = [[" may attend " in cell for cell in row] for row in sheet]
-        assert allowed == combine(rules, queries, keys).tolist()
 
 
 def test_the_mask_has_the_word_where_it_differs_from_the_rules():

@@ -4,40 +4,14 @@ from contextlib import closing
 
 import psutil
 import pytest
-from engine_cases import an_engine
+from engine_replica import EngineReplica
 
-from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.replica_streams import ProcessReplica, record_streams
-from lessons_lib.serving.failover import Chunk, ReplicaLost, relay
+from lessons_lib.serving.failover import ReplicaLost, relay
 from lessons_lib.serving.http.server_process import ServerFailed, ServerProcess, start_together
-from lessons_lib.serving.router import Replica
 
 PROMPTS = {"A": [5, 9, 13, 7], "B": [3, 3, 8], "C": [1, 2, 6, 20, 4]}
-
-
-class EngineReplica(Replica):
-    """An engine in this process as a replica. Set `is_alive` to False, and it is lost."""
-
-    def __init__(self):
-        super().__init__()
-        self.engine, self.is_alive, self.num_chunks = an_engine(), True, 0
-
-    def stream(self, request):
-        fields = dict(request)
-        prompt, so_far = fields.pop("prompt"), fields.pop("output_token_ids", ())
-        self.refuse_if_lost()
-        for token in self.engine.stream(prompt, SamplingParams(**fields), output_ids=so_far):
-            self.refuse_if_lost()
-            self.num_chunks += 1
-            yield Chunk([token.token], token.finish_reason)
-
-    def refuse_if_lost(self):
-        if not self.is_alive:
-            raise ReplicaLost("the replica doesn't answer")
-
-    def lose(self):
-        self.is_alive = False
 
 
 def least_loaded(remaining):

@@ -49,7 +49,7 @@ def test_a_recorded_run_has_the_outputs_of_the_loop_and_leaves_the_model_as_it_w
     assert len(run.packed) == (len(trace.steps) if loop in ("ragged", "paged") else 0)
     if loop == "ragged":
         joins = [(step.joined, step.left, step.admitted) for step in run.packed]
-        assert joins[0][0] == ("0", "1", "2")
+        assert joins[0][0] == ("0", "1", "2") and run.packed[0].waiting == tuple("5678")
         assert [name for joined, _, _ in joins[1:] for name in joined] == [
             name for *_, admitted in joins for name in admitted
         ]

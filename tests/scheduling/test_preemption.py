@@ -7,14 +7,13 @@ import torch
 from scheduling_cases import a_sequence, names
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
-from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import StrictPriority
-from lessons_lib.scheduling.scheduler import SchedulerOutput, conservative
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import CopyOnWriteScheduler, fork
 
@@ -124,18 +123,6 @@ def test_what_others_hold_counts_as_nothing_for_admission():
 # --- copies and forks
 
 
-def test_a_fork_has_everything_of_its_own_but_the_blocks():
-    scheduler = make(4, block_size=2)
-    first = Sequence("A", [1, 2, 3], 5)
-    scheduler.add(first)
-    go(scheduler, token=4)
-    hash_full_blocks(first, 2)
-    second = fork(scheduler, first, "B")
-    second.append_token(5), second.blocks.append(9), second.block_hashes.append(b"")
-    assert first.output_ids == [4] and first.blocks == [0, 1] and len(first.block_hashes) == 2
-    assert (second.id, second.num_computed_tokens, second.prompt_ids) == ("B", 3, [1, 2, 3])
-
-
 def forked(num_blocks, children, **limits):
     scheduler = make(num_blocks, **limits)
     first = sequence("A", 6, 9)
@@ -144,18 +131,6 @@ def forked(num_blocks, children, **limits):
     made = [fork(scheduler, first, f"A{n}") for n in range(children)]
     audit(scheduler)
     return scheduler, first, made
-
-
-def test_children_share_all_blocks_until_they_write():
-    scheduler, first, children = forked(20, 3)
-    assert scheduler.pool.ref_count == {0: 4, 1: 4}
-    step = go(scheduler)
-    assert list(step.num_scheduled_tokens.values()) == [1] * 4
-    copies = sum(move.kind == COPY for move in step.block_copies)
-    assert copies == 3, "the last one left writes to the block that they had"
-    assert scheduler.pool.ref_count[first.blocks[0]] == 4
-    run_out(scheduler)
-    assert all(child.output_ids == first.output_ids for child in children)
 
 
 def test_a_fork_needs_a_batch_slot():
@@ -282,19 +257,6 @@ def test_the_audit_finds(what):
 # --- blocks that no admission rule counts
 
 
-def test_nothing_is_admitted_while_a_sequence_that_leaves_has_the_blocks():
-    """Its last token was in flight: it no longer ran, but had the only block. The next sequence was admitted and
-    preempted itself: Deadlock."""
-    scheduler = make(1, admission=conservative, share_prefixes=False)
-    of_the_leaving = scheduler.pool.allocate(1)
-    waiting = sequence("B", prompt=2, max_tokens=2)
-    scheduler.add(waiting)
-    step = scheduler.schedule()
-    assert not step.num_scheduled_tokens and not scheduler.running and not step.preempted
-    scheduler.pool.free(of_the_leaving)
-    assert scheduler.schedule().admitted == [waiting]
-
-
 def test_a_preempted_sequence_keeps_its_place_among_equals():
     scheduler = make(8, 2, max_num_seqs=2, max_num_batched_tokens=16)
     sequences = [sequence(name, 4, 9) for name in "abcd"]  # all arrived at once
@@ -305,19 +267,6 @@ def test_a_preempted_sequence_keeps_its_place_among_equals():
     for victim in (1, 0):
         scheduler.preempt(SchedulerOutput(), sequences[victim])
         assert list(scheduler.waiting) == sequences[victim:]
-
-
-def test_a_block_whose_last_token_is_in_flight_is_not_hashed():
-    scheduler, one = make(10), sequence(prompt=6)  # in flight, its second block has 6, 7 and a placeholder
-    scheduler.add(one)
-    in_flight = []
-    for token in range(6, 12):
-        in_flight.append(scheduler.schedule())
-        scheduler.update_after_launch(in_flight[-1])
-        if len(in_flight) > 1:
-            scheduler.update_from_output(in_flight.pop(0), [token])
-            assert one.block_hashes == hash_full_blocks(Sequence("A", one.token_ids, 1), 4)[: len(one.block_hashes)]
-            audit(scheduler)
 
 
 @pytest.mark.parametrize("first, second", [("high", "low"), ("low", "high")])

@@ -30,37 +30,7 @@ def test_a_sequence_knows_its_tokens_and_the_most_that_it_may_have_cached():
     assert sequence.most_tokens == 6  # 3 of the prompt and 4 of the answer; the last one is never computed
 
 
-@pytest.mark.parametrize(
-    "limit, tokens, reason", [(2, [4], None), (2, [4, 4], "length"), (1, [6], "stop"), (3, [6], "stop")]
-)
-def test_an_answer_ends_with_a_stop_token_or_at_its_cap(limit, tokens, reason):
-    sequence = Sequence("A", range(3), limit, stop_token_ids=frozenset({5, 6}))
-    for token in tokens:
-        assert sequence.finish_reason is None
-        sequence.append_token(token)
-    assert (sequence.output_ids, sequence.finish_reason) == (tokens, reason)
-
-
 # --- the rule
-
-
-def test_in_the_middle_of_a_prompt_the_token_of_the_pass_is_ignored():
-    sequence = a_sequence("A", 5, 3)
-    scheduler = a_scheduler(sequence, max_num_seqs=1, max_num_batched_tokens=3)
-    for token, computed, output in ((50, 3, []), (51, 5, [51])):
-        assert scheduler.update(scheduler.schedule(), [token]) == []
-        assert (sequence.num_computed_tokens, sequence.output_ids) == (computed, output)
-    assert by_name(scheduler.schedule().num_scheduled_tokens) == {"A": 1}
-
-
-def test_what_has_finished_is_handed_back_with_its_blocks_in_the_same_step():
-    capped, stopped, going = a_sequence("A", 5, 1), a_sequence("B", 5, 9), a_sequence("C", 5, 9)
-    stopped.stop_token_ids = frozenset({3})
-    scheduler = a_scheduler(capped, stopped, going)
-    assert scheduler.update(scheduler.schedule(), [1, 3, 4]) == [capped, stopped]
-    assert (capped.finish_reason, stopped.finish_reason, going.finish_reason) == ("length", "stop", None)
-    assert capped.blocks == stopped.blocks == [] and len(going.blocks) == 2 and scheduler.running == [going]
-    check_books(scheduler)
 
 
 # --- limits
@@ -181,28 +151,6 @@ def test_limits_that_make_no_sense_are_refused(limits, words):
 
 
 # --- taking a sequence out
-
-
-@pytest.mark.parametrize("leaver", ["prefilling", "decoding", "waiting"])
-def test_a_sequence_can_be_taken_out_in_every_state(leaver):
-    sequences = [a_sequence("decoding", 2, 9), a_sequence("prefilling", 20, 3), a_sequence("waiting")]
-    here = {sequence.id: sequence for sequence in sequences}
-    scheduler = a_scheduler(*sequences, max_num_seqs=2, max_num_batched_tokens=8)
-
-    def step(plan):
-        scheduler.update(plan, [7] * len(plan.num_scheduled_tokens))
-        return plan
-
-    step(scheduler.schedule()), step(scheduler.schedule())
-    gone = here.pop(leaver)
-    held = set(gone.blocks)
-    assert bool(held) == (leaver != "waiting")
-    scheduler.remove(gone)
-    assert gone.blocks == [] and held <= set(scheduler.pool.free_queue)
-    assert {*names(scheduler.running), *names(scheduler.waiting)} == set(here)
-    while scheduler.has_unfinished():
-        assert gone not in step(checked_schedule(scheduler)).num_scheduled_tokens
-    assert not scheduler.pool.used
 
 
 def test_who_is_not_there_cannot_be_taken_out():

@@ -5,8 +5,6 @@ import random
 from collections import Counter
 
 import pytest
-import torch
-from engine_cases import KINDS, alone, engine_of_kind, greedy, run_out
 from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -262,28 +260,6 @@ def test_no_block_is_read_before_it_is_computed():
 
 
 @pytest.mark.parametrize("depth", [0, 1])
-def test_a_prefill_that_is_scheduled_and_preempted_in_one_step_leaves_no_hash(depth):
-    """B is to fill its last two blocks when A, which comes after it, needs one more."""
-
-    def last_come_first_served(running, budget):
-        wanted = {each: each.num_tokens - each.num_computed_tokens for each in reversed(running)}
-        return {each: min(count, 8) for each, count in wanted.items() if count}
-
-    limits = dict(max_num_batched_tokens=12, share_budget=last_come_first_served)
-    scheduler = a_scheduler(8, admission=lambda scheduler, sequence: True, **limits)
-    a, b, c = Sequence("A", range(16), 9), Sequence("B", range(50, 66), 2), Sequence("C", range(50, 66), 2)
-    device = Device(scheduler, depth)
-    for each in (a, b):
-        scheduler.add(each)
-    device.step(), device.step(), device.step()
-    assert scheduler.num_preempted == 1 and list(scheduler.waiting) == [b]
-    assert len(scheduler.pool.match_prefix(scheduler.hashes_of(b))) == 2
-    scheduler.add(c)
-    device.run_out()
-    assert [each.output_ids for each in (a, b, c)] == [answer_to(s.prompt_ids, s.max_new_tokens) for s in (a, b, c)]
-
-
-@pytest.mark.parametrize("depth", [0, 1])
 def test_blocks_of_a_request_that_failed_are_not_found(depth):
     """Those that share its blocks in the same step, or in the next one while it is in flight, fail with it."""
     sequences = alike(20, shared=16, own=3)
@@ -310,21 +286,3 @@ def test_blocks_of_a_request_that_failed_and_was_preempted_are_not_found():
     scheduler.add(c)
     device.run_out()
     assert c.output_ids == answer_to(range(50, 62), 2)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_engine_computes_a_prompt_once(kind):
-    engine = engine_of_kind(kind, num_blocks=200, block_size=4, max_num_seqs=6, max_num_batched_tokens=200)
-    for tensor in (*engine.runner.cache.keys, *engine.runner.cache.values):
-        tensor.fill_(torch.nan)
-    steps = []
-    engine.core.observers.append(lambda step, requests: steps.append(step.output.num_tokens))
-    prompts = {f"r{n}": [*range(5, 30), 3, n, 4] for n in range(20)}
-    for name, prompt in prompts.items():
-        engine.add_request(prompt, greedy(6, ignore_eos=True), request_id=name)
-    outputs = run_out(engine)
-    assert {name: output.token_ids for name, output in outputs.items()} == {
-        name: alone("qwen2", prompt, 6, ignore_eos=True) for name, prompt in prompts.items()
-    }
-    assert sum(steps) == 24 + 20 * (4 + 5)
-    assert [output.num_cached_tokens for output in outputs.values()] == [0] + [24] * 19

@@ -6,12 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 from engine_cases import check_that_nothing_is_left, greedy
-from fronts import LIMIT, CancelledAt, counting_engine, dying_engine, read, tiny_engine, until, until_empty
+from fronts import LIMIT, CancelledAt, counting_engine, read, tiny_engine, until, until_empty
 
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.models.validate import BadRequest
-from lessons_lib.serving.admission import AdmissionControl, Overloaded
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.engine_process import EngineProcess
 from lessons_lib.serving.messages import Draining, EngineDead
@@ -107,12 +106,8 @@ async def test_streams_have_the_tokens_of_generate(front):
 async def test_what_the_engine_refuses_is_raised_by_add(front):
     with pytest.raises(BadRequest, match="request 'mine' is empty"):
         await front.add([], request_id="mine")
-    with pytest.raises(BadRequest, match="contains token id 97"):
-        await front.add([97])
     with pytest.raises(BadRequest, match="tier"):
         await front.add([1], tier="gold")
-    with pytest.raises(BadRequest, match="params is 3"):
-        await front.add([1], 3)
     with pytest.raises(BadRequest, match="request_id is 5; it must be a str"):
         await front.add([1], request_id=5)
     with pytest.raises(OutOfBlocks):
@@ -133,17 +128,11 @@ async def test_an_id_is_used_once_at_a_time(front):
     assert not end.is_aborted
 
 
-async def leave_by_aclose(front):
-    stream = await front.add([1], LONG)
-    await stream.aclose()
-    await stream.aclose()
-    assert (await stream.end()).is_aborted
-
-
 async def leave_by_context(front):
     async with await front.add([1], LONG) as stream:
         async for _ in stream:
             break
+    await stream.aclose()  # once more
     assert (await stream.end()).is_aborted
 
 
@@ -168,24 +157,13 @@ async def leave_by_cancelled_end(front):
 BY_GARBAGE = [leave_by_garbage, leave_by_garbage_while_reading]
 
 
-@pytest.mark.parametrize("leave", [leave_by_aclose, leave_by_context, *BY_GARBAGE, leave_by_cancelled_end])
+@pytest.mark.parametrize("leave", [leave_by_context, *BY_GARBAGE, leave_by_cancelled_end])
 async def test_a_reader_that_leaves_aborts_its_request(front, leave):
     aborted = front.metrics()["requests"].get("abort", 0)
     await leave(front)
     gc.collect()
     await until_empty(front)
     assert front.metrics()["requests"]["abort"] == aborted + 1
-
-
-async def test_the_abort_comes_before_the_next_step(front):
-    stream = await front.add([1], LONG)
-    tokens = await anext(stream)
-    await stream.aclose()
-    end = await stream.end()
-    if isinstance(front, EngineProcess):  # it goes on until the system lets this process send the abort
-        assert end.is_aborted or len(end.completions[0].token_ids) == 200
-    else:  # the step that ran meanwhile, and the one whose tokens hadn't been read yet
-        assert len(end.completions[0].token_ids) <= len(tokens) + 2
 
 
 async def whole_client(front):
@@ -297,18 +275,6 @@ async def opened(engine, **options):
     check_that_nothing_is_left(engine)
 
 
-async def test_a_full_front_refuses_and_stays_as_it_was():
-    async with opened(counting_engine(), admission=AdmissionControl(max_requests=2)) as front:
-        streams = [await front.add([1], LONG) for _ in range(2)]
-        with pytest.raises(Overloaded, match="2 requests are in flight") as refused:
-            await front.add([1])
-        assert refused.value.retry_after > 0 and len(front._requests) == 2
-        await streams[0].aclose()
-        await streams[0].end()
-        await whole_client(front)
-        await streams[1].end()
-
-
 async def test_a_drain_lets_requests_finish_or_aborts_what_is_left():
     async with opened(counting_engine(num_blocks=200)) as front:
         tasks = [asyncio.create_task(read(await front.add([i], greedy(20, ignore_eos=True)))) for i in range(9)]
@@ -333,18 +299,6 @@ async def test_streams_that_are_open_at_the_end_of_the_front_end_with_an_error()
         await front.add([1])
     await front.aclose()
     check_that_nothing_is_left(engine)
-
-
-async def test_an_engine_that_raises_is_dead_for_all():
-    async with opened(dying_engine()) as front:
-        streams = [await front.add([index], greedy(50, ignore_eos=True)) for index in range(3)]
-        last = await front.add([7, 7, 7], greedy(5))
-        for stream in [*streams, last]:
-            assert (await stream.end()).error == "Dead: the cable has come out"
-        assert front.error == "Dead: the cable has come out"
-        with pytest.raises(EngineDead, match="Dead: the cable has come out. Make a new one"):
-            await front.add([1])
-        assert await front.drain() == 0
 
 
 async def test_a_front_that_is_not_open_says_so():

@@ -2,10 +2,9 @@
 exercises 15.2 and 15.3 have the single cases."""
 
 import pytest
-from engine_cases import an_engine
+from engine_replica import EngineReplica
 
-from lessons_lib.engine.sampling_params import SamplingParams
-from lessons_lib.serving.failover import Chunk, ReplicaLost, relay
+from lessons_lib.serving.failover import relay
 
 PROMPT = [5, 9, 13, 7, 5, 9]
 KINDS = {
@@ -14,20 +13,6 @@ KINDS = {
     "penalties": dict(presence_penalty=1.5, repetition_penalty=1.3),
     "minimum": dict(min_tokens=8, temperature=1.0, seed=1),
 }
-
-
-class EngineReplica:
-    def __init__(self, lost_after=None):
-        self.load, self.lost_after, self.engine = 0, lost_after, an_engine()
-
-    def stream(self, request):
-        fields = dict(request)
-        prompt, so_far = fields.pop("prompt"), fields.pop("output_token_ids", ())
-        tokens = self.engine.stream(prompt, SamplingParams(**fields), output_ids=so_far)
-        for count, token in enumerate(tokens):
-            if count == self.lost_after:
-                raise ReplicaLost("gone")
-            yield Chunk([token.token], token.finish_reason)
 
 
 @pytest.mark.parametrize("kind", KINDS)

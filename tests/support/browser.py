@@ -27,14 +27,9 @@ from tools.doctor import find_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 START_SECONDS = 90  # JupyterLab or a kernel on a busy machine
 RUN_SECONDS = 600  # all cells of a lesson, on a machine busy with other tests
 

@@ -97,10 +97,6 @@ def stuck_engine():
     return marked_engine(get_stuck)
 
 
-def no_engine():
-    raise Dead("no weights in this folder")
-
-
 def engine_once(path):
     """An engine, the first time; each time is a letter in that file."""
     with open(path, "a+") as file:

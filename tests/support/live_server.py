@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import itertools
 import socket
 import threading
 import time
@@ -30,8 +31,8 @@ class LiveServer:
         front: its AsyncEngine.
     """
 
-    def __init__(self, parts=None, context=None, host_cache_bytes=0, **settings):
-        self.parts, self.context, self.host_cache_bytes = parts, context, host_cache_bytes
+    def __init__(self, parts=None, host_cache_bytes=0, **settings):
+        self.parts, self.host_cache_bytes = parts, host_cache_bytes
         self.settings = ServerSettings(**{"model_name": MODEL, "access_log": False} | settings)
 
     def __enter__(self):
@@ -52,8 +53,6 @@ class LiveServer:
     async def _serve(self):
         self._loop = asyncio.get_running_loop()
         model, self.tokenizer = load_model(device="cpu")
-        if self.context:  # more than the model has learned
-            model.config.max_position_embeddings = self.context
         config = EngineConfig(max_num_seqs=16, host_cache_bytes=self.host_cache_bytes)
         with contextlib.closing(LLMEngine(model, self.tokenizer, config, parts=self.parts)) as self.engine:
             self.front = AsyncEngine(self.engine, AdmissionControl(self.settings.max_requests))
@@ -80,6 +79,23 @@ class LiveServer:
         """Reason -> how many requests have ended with it."""
         with self.engine.core.lock:
             return dict(self.engine.core.num_ended)
+
+
+@contextlib.contextmanager
+def failing_at(live, number):
+    """In here, the model fails in one step, counted from 1."""
+    forward, steps = live.engine.runner.forward, itertools.count(1)
+
+    def fails(*arguments):
+        if next(steps) == number:
+            raise FloatingPointError("infinite logits")
+        return forward(*arguments)
+
+    live.engine.runner.forward = fails
+    try:
+        yield
+    finally:
+        live.engine.runner.forward = forward
 
 
 def slow(forward):

@@ -82,18 +82,9 @@ class Case:
 
 
 def make_case(
-    q_lens,
-    context_lens,
-    q_heads=4,
-    kv_heads=2,
-    head_dim=32,
-    block_size=8,
-    dtype=torch.float32,
-    seed=0,
-    device="cpu",
-    shared=0,
-    value_dim=None,
-):
+    q_lens, context_lens, q_heads=4, kv_heads=2, head_dim=32, block_size=8, dtype=torch.float32, seed=0,
+    device="cpu", shared=0, value_dim=None,
+):  # fmt: skip
     """Blocks in random order; the first `shared` blocks of all sequences are the same ones.
 
     `value_dim`: the head size of values, if it isn't that of keys.

@@ -55,18 +55,9 @@ def test_the_engine_stays_small():
 
 
 FOLDERS = [
-    "models",
-    "attention",
-    "kv_cache",
-    "kernels",
-    "batching",
-    "scheduling",
-    "floors",
-    "engine",
-    "hybrid",
-    "compat",
+    "models", "attention", "kv_cache", "kernels", "batching", "scheduling", "floors", "engine", "hybrid", "compat",
     "serving",
-]
+]  # fmt: skip
 
 
 def lines_below(*folders, without=()):

@@ -45,22 +45,6 @@ def spans_of(run, name):
 # --- what the steps say
 
 
-def test_waits_chunks_and_decodes_are_read_off_the_steps():
-    starts = [step.start for step in SMALL_RUN.steps]
-    assert [(step.prefill, step.decode) for step in SMALL_RUN.steps[:3]] == [
-        ({"A": 4}, {}),
-        ({"A": 1, "B": 1}, {}),
-        ({}, {"A": 1}),
-    ]
-    assert spans_of(SMALL_RUN, "A") == [
-        (PREFILL, 0, 20, 4),
-        (PREFILL, 20, starts[2], 1),
-        (DECODE, starts[2], SMALL_RUN.times["A"].finished, 2),
-    ]
-    assert spans_of(SMALL_RUN, "B") == [(WAITING, 1, 20, 0), (PREFILL, 20, starts[2], 1)]
-    assert [span[0] for span in spans_of(SMALL_RUN, "C")] == [PREFILL, DECODE]
-
-
 def test_a_stall_is_no_wait():
     assert [(span[0], span[3]) for span in spans_of(STALLED_RUN, "B")] == [(PREFILL, 8), (STALLED, 0), (DECODE, 2)]
     assert [(span[0], span[3]) for span in spans_of(STALLED_RUN, "A")] == [(PREFILL, 8), (DECODE, 2)]

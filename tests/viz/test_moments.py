@@ -1,33 +1,17 @@
 """The picture of one program's loads and stores in time."""
 
 import pytest
-import torch
+from kernel_moments import recorded
 from svg_reading import elements, texts
 
-from lessons_lib.kernels.simple_paged import decode_heads_kernel
-from lessons_lib.recording import record_kernel
 from lessons_lib.viz.programs import watch
 from lessons_lib.viz.programs.cells import LOADED
 from lessons_lib.viz.programs.moments import NOW
 
-BLOCK_SIZE, HEAD_DIM, BLOCKS = 4, 8, 6
-
-
-def recording_of(contexts, tables, moments_of, q_heads=2, blocks=BLOCKS):
-    generator = torch.Generator().manual_seed(1)
-    q = torch.randn(len(contexts), q_heads, HEAD_DIM, generator=generator)
-    keys, values = (torch.randn(blocks, BLOCK_SIZE, 1, HEAD_DIM, generator=generator) for _ in range(2))
-    tables = torch.tensor(tables, dtype=torch.int32)
-    lens = torch.tensor(contexts, dtype=torch.int32)
-    strides = (*q.stride()[:2], *keys.stride()[:3], tables.stride(0))
-    sizes = dict(GROUP=q_heads, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-    arguments = (q, keys, values, tables, lens, torch.empty_like(q), 0.5, *strides)
-    return record_kernel(decode_heads_kernel, (len(contexts), q_heads), *arguments, moments_of=moments_of, **sizes)
-
 
 @pytest.fixture(scope="module")
 def stepper():
-    return watch(recording_of([2, 10], [[1, 0, 0], [5, 0, 3]], (1, 1)), ["sequence", "query head"])
+    return watch(recorded()[0], ["sequence", "query head"])
 
 
 def slots(picture, fill):

@@ -5,38 +5,28 @@ import itertools
 
 import pytest
 from answers import lesson_16
+from picture_cases import CUT, MOVED, PICTURES
 from svg_reading import box, elements
 
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
-from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.drawing.palette import color_of
-from lessons_lib.viz.replicas import (
-    PrefixPlaces,
-    draw_all_reduce,
-    draw_cut_matrices,
-    draw_prefix_places,
-    draw_streams,
-    watch_all_reduce,
-    watch_streams,
-)
+from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices, draw_streams, watch_all_reduce, watch_streams
 
 
 def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
-    picture = draw_prefix_places([PrefixPlaces("round robin", {"A": [5, 7], "B": [0, 4]}, 0.42)], {"A": 7, "B": 4})
+    picture = PICTURES["places"]()
     assert all(words in picture.svg for words in ("5/7", "7/7", "0/4", "4/4", "42% of the prompt tokens found"))
     assert "A 5 and 7; B 0 and 4" in picture.alt
 
 
 def test_a_stream_moves_to_the_band_of_the_other_replica():
-    moved = StreamRecord("A", [(0, 0), (1, 0), (4, 1)], (5, "length"))
-    cut = StreamRecord("B", [(0, 0)], (2, "error"))
-    picture = draw_streams([moved, cut], 2, lost=(0, 2))
+    picture = draw_streams([MOVED, CUT], 2, lost=(0, 2))
     assert "A: 2 tokens by replica 0, then 1 token by replica 1, ends with 'length'" in picture.alt
     assert "B: 1 token by replica 0, ends with 'error'" in picture.alt
     assert picture.svg.count(color_of("A")) == 4  # three tokens and the sign at the end
     assert picture.svg.count("arrow-") == 2 and "replica 0 is lost" in picture.svg  # its definition, and one use
-    assert "Replica" not in draw_streams([moved], 2).alt.split(".")[1]
+    assert "Replica" not in draw_streams([MOVED], 2).alt.split(".")[1]
 
 
 def test_each_process_has_half_of_the_columns_and_rows():
@@ -69,7 +59,7 @@ def test_the_ring_shows_who_holds_which_sum_after_each_step(world_size):
 
 
 def test_a_stream_is_drawn_up_to_a_round_with_where_it_is():
-    pictures = watch_streams([StreamRecord("A", [(0, 0), (1, 0), (4, 1)], (5, "length"))], 2, lost=(0, 2)).pictures
+    pictures = watch_streams([MOVED], 2, lost=(0, 2)).pictures
     assert [picture.svg.count('data-moves="A"') for picture in pictures] == [1] * 5 + [0], "until it has ended"
     assert ["is lost" in picture.svg for picture in pictures] == [False] * 2 + [True] * 4
     assert "A: 2 tokens by replica 0." in pictures[3].alt and "then 1 token by replica 1." in pictures[4].alt

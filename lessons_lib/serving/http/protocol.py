@@ -28,9 +28,7 @@ from lessons_lib.serving.http import errors
 from lessons_lib.serving.http.tools import Tools
 
 MAX_PROMPTS = MAX_COMPLETIONS = 1024  # of one request
-MAX_MESSAGES = 2048  # as in OpenAI's API
-MAX_METADATA = 16  # as in OpenAI's API
-MAX_TOOLS = 128  # as in OpenAI's API
+MAX_MESSAGES, MAX_METADATA, MAX_TOOLS = 2048, 16, 128  # as in OpenAI's API
 MAX_FIELD_CHARACTERS = 100  # of a field's name that isn't known, in an error
 
 TokenId = Annotated[int, Field(ge=0)]
@@ -465,11 +463,10 @@ class ChatMessage(Fields):
         message: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role}
         message |= {"content": content or "", "name": self.name or name, "tool_call_id": self.tool_call_id}
         if self.tool_calls:
-            called = [each.function for each in self.tool_calls]
-            functions = [{"name": each.name, "arguments": json.loads(each.arguments)} for each in called]
             message["tool_calls"] = [
-                {"id": each.id, "type": "function", "function": function}
-                for each, function in zip(self.tool_calls, functions)
+                each.model_dump(include={"id", "type"})
+                | {"function": {"name": each.function.name, "arguments": json.loads(each.function.arguments)}}
+                for each in self.tool_calls
             ]
         return {name: value for name, value in message.items() if value is not None}
 
@@ -530,7 +527,7 @@ class ChatRequest(ToolFields, CompletionFields):
         "functions": ("use tools.", []),
         "function_call": ("use tool_choice.", "none"),
         "audio": ("this model writes text only.",),
-        "prediction": ("there is no speculative decoding.",),
+        "prediction": ("the server makes its own guesses.",),
         "reasoning_effort": ("this model doesn't reason before it answers.", "none"),
         "verbosity": ("say it in a message, or set max_completion_tokens.", "medium"),
         "web_search_options": ("nothing is looked up.",),
@@ -558,11 +555,8 @@ class ChatRequest(ToolFields, CompletionFields):
         adds = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         if continues and adds:
             raise BadRequest("add_generation_prompt and continue_final_message are both true; set one of them.")
-        return {
-            "add_generation_prompt": adds,
-            "continue_final_message": continues,
-            "chat_template_kwargs": self.chat_template_kwargs,
-        }
+        own = self.chat_template_kwargs
+        return dict(add_generation_prompt=adds, continue_final_message=continues, chat_template_kwargs=own)
 
 
 errors.FIELDS += sorted(CompletionRequest.model_fields.keys() | ChatRequest.model_fields.keys())

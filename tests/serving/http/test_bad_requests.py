@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from live_server import MODEL
+from live_server import MODEL, failing_at
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 USER = [{"role": "user", "content": "Hello"}]
@@ -194,31 +194,15 @@ def test_nothing_is_left_of_what_was_refused(live, http):
 
 def test_an_error_of_the_model_has_a_status_before_the_first_token_and_an_event_after_it(live, http):
     """The engine fails the requests of one step, and goes on."""
-    forward = live.engine.runner.forward
-    steps = []
-
-    def fails(*arguments):
-        steps.append(1)
-        if len(steps) == fails.at:
-            raise FloatingPointError("infinite logits")
-        return forward(*arguments)
-
     body = {"prompt": "Once upon", "max_tokens": 6, "ignore_eos": True}
-    live.engine.runner.forward = fails
-    try:
-        for more in ({}, {"stream": True}):
-            steps.clear()
-            fails.at = 1
+    for more in ({}, {"stream": True}):
+        with failing_at(live, 1):
             error = error_of(http.post(COMPLETIONS, json=body | more), 500)
-            assert "infinite logits" in error["message"]
-        steps.clear()
-        fails.at = 4
+        assert "infinite logits" in error["message"]
+    with failing_at(live, 4):
         lines = [line for line in http.post(COMPLETIONS, json=body | {"stream": True}).text.split("\n\n") if line]
-        assert len(lines) == 3 + 2
-        assert lines[-1] == "data: [DONE]"
-        assert json.loads(lines[-2][6:])["error"]["code"] == "request_failed"
-    finally:
-        live.engine.runner.forward = forward
+    assert len(lines) == 3 + 2 and lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2][6:])["error"]["code"] == "request_failed"
     assert http.post(COMPLETIONS, json=body).status_code == 200
     assert live.is_idle()
 

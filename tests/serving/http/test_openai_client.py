@@ -42,17 +42,6 @@ def test_version(http):
     assert http.get("/version").json() == {"version": lessons_lib.__version__}
 
 
-def test_chat(client):
-    answer = client.chat.completions.create(messages=MESSAGES, **GREEDY)
-    (choice,) = answer.choices
-    assert choice.message.role == "assistant" and choice.message.content
-    assert choice.finish_reason == "length"
-    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 8
-    assert answer.object == "chat.completion"
-    assert answer.id.startswith("chatcmpl-")
-    assert answer.system_fingerprint.startswith("lessons_lib-")
-
-
 def test_a_chat_streams_its_role_first_its_reason_last_and_then_its_usage(client):
     whole = client.chat.completions.create(messages=MESSAGES, **GREEDY)
     chunks = list(
@@ -60,7 +49,8 @@ def test_a_chat_streams_its_role_first_its_reason_last_and_then_its_usage(client
     )
     *rest, last, usage = chunks
     assert len({chunk.id for chunk in chunks}) == 1
-    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"} and whole.object == "chat.completion"
+    assert whole.id.startswith("chatcmpl-") and whole.system_fingerprint.startswith("lessons_lib-")
     assert rest[0].choices[0].delta.role == "assistant"
     assert rest[0].choices[0].delta.content == ""
     assert all(chunk.choices[0].delta.role is None for chunk in [*rest[1:], last])

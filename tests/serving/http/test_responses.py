@@ -5,7 +5,7 @@ import threading
 
 import httpx
 import pytest
-from live_server import MODEL, LiveServer
+from live_server import MODEL, LiveServer, failing_at
 from scripted import call, scripted
 
 from lessons_lib.serving.http.responses import ResponseStore
@@ -154,26 +154,6 @@ def test_calls_and_their_stream(live, client):
     assert told(client, **ASK, tools=[ADD], tool_choice="none")[1].output[0].type == "message"
 
 
-def test_an_agent_of_twenty_calls():
-    """Each turn sends only the last result."""
-
-    def answer(prompt):
-        num_done = prompt.count("<tool_response>")
-        return "All done." if num_done == 20 else call("add", n=num_done)
-
-    with LiveServer(context=8192) as live, client_of(live) as client, scripted(live, answer):
-        options = dict(model=MODEL, tools=[ADD], temperature=0)
-        response = client.responses.create(input="Count.", **options)
-        for n in range(20):
-            (asked,) = response.output
-            assert json.loads(asked.arguments) == {"n": n}
-            result = {"type": "function_call_output", "call_id": asked.call_id, "output": str(n + 1)}
-            before = response.usage.input_tokens
-            response = client.responses.create(input=[result], previous_response_id=response.id, **options)
-            assert response.usage.input_tokens_details.cached_tokens > before - 16
-    assert response.output_text == "All done."
-
-
 def test_an_answer_in_json(client):
     pytest.importorskip("llguidance")
     form = {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA | {"properties": {"n": {"enum": [1, 2]}}}}}
@@ -217,24 +197,10 @@ def test_what_is_refused(live, http, fields, param, part):
 
 
 def test_a_failure_has_a_status_before_the_first_event_and_is_an_event_behind_it(live, client):
-    forward, steps = live.engine.runner.forward, []
-
-    def fail(*arguments):
-        steps.append(1)
-        if len(steps) == fail.at:
-            raise FloatingPointError("infinite logits")
-        return forward(*arguments)
-
-    live.engine.runner.forward = fail
-    try:
-        fail.at = 1
-        with pytest.raises(openai.InternalServerError, match="infinite logits"):
-            told(client)
-        steps.clear()
-        fail.at = 3
+    with failing_at(live, 1), pytest.raises(openai.InternalServerError, match="infinite logits"):
+        told(client)
+    with failing_at(live, 3):
         *_, last = client.responses.create(stream=True, **ASK)
-    finally:
-        live.engine.runner.forward = forward
     assert (last.type, last.response.status) == ("response.failed", "failed")
     assert "infinite logits" in last.response.error.message and live.is_idle()
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import copy
-import itertools
 import json
 import random
 import re
 
 import pytest
-from live_server import MODEL, LiveServer
+from live_server import MODEL
 from scripted import call, scripted
 
 from lessons_lib.serving.http.protocol import ChatRequest, to_template
@@ -197,42 +196,6 @@ def test_several_completions_have_their_own_calls(live, client):
             with client.chat.completions.stream(**ASK, n=2) as stream:
                 choices = stream.get_final_completion().choices
             assert [each.message.tool_calls[0].function.name for each in choices] == ["weather"] * 2
-
-
-@pytest.fixture(scope="module")
-def agent():
-    """A client of a model with a longer context, which asks for twenty additions, one after another."""
-
-    def answer(prompt):
-        num_done = prompt.count("<tool_response>")
-        return "All done." if num_done == 20 else call("add", n=num_done)
-
-    with LiveServer(context=8192) as live, scripted(live, answer):
-        yield openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0)
-
-
-ADD = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}
-
-
-def test_an_agent_of_twenty_calls(agent):
-    """Each turn sends the whole conversation. Its beginning is in the cache, also after a rewind or for a fork."""
-    messages, usages = [{"role": "user", "content": "Count."}], []
-    options = dict(model=MODEL, tools=[{"type": "function", "function": ADD}], temperature=0)
-    for n in range(21):
-        chat = agent.chat.completions.create(messages=messages, **options)
-        usages.append(chat.usage)
-        message = chat.choices[0].message
-        messages.append(message)
-        for each in message.tool_calls or ():
-            assert json.loads(each.function.arguments) == {"n": n}
-            messages.append({"role": "tool", "tool_call_id": each.id, "content": f"{n + 1}"})
-    assert message.content == "All done." and message.tool_calls is None
-    assert all(
-        new.prompt_tokens_details.cached_tokens > old.prompt_tokens - 16 for old, new in itertools.pairwise(usages)
-    )
-    fork = [*messages[:11], {"role": "user", "content": "Stop."}]  # the first five calls
-    usage = agent.chat.completions.create(messages=fork, **options).usage
-    assert usage.prompt_tokens_details.cached_tokens > usages[5].prompt_tokens - 16
 
 
 def tool_messages(call_id="1", **fields):

@@ -27,7 +27,7 @@ def front(**changes):
     metrics.itl.add_all([0.006] * 4)
     admission = AdmissionControl(max_requests=3, max_prompt_tokens=100)
     admission.admit(10)
-    gauges = EngineGauges(running=3, waiting=1, swapped=0, used_blocks=40, named_blocks=4, num_blocks=100)
+    gauges = EngineGauges(running=3, waiting=1, swapped=2, used_blocks=40, named_blocks=4, num_blocks=100)
     own = dict(gauges=gauges, metrics=metrics.snapshot, error=None, is_draining=False, admission=admission)
     return SimpleNamespace(**own | changes)
 
@@ -65,6 +65,8 @@ def test_metrics_have_vllms_names_and_the_engines_values():
     found = values(text)
     assert found["vllm:num_requests_running",] == 3
     assert found["vllm:num_requests_waiting",] == 1
+    blocks = [found[f"lessons_{name}_blocks",] for name in ("used", "named", "num")]
+    assert (found["lessons_requests_swapped",], blocks) == (2, [40, 4, 100])
     assert found["vllm:kv_cache_usage_perc",] == 0.4
     assert found["vllm:prompt_tokens_total",] == 22
     assert found["vllm:generation_tokens_total",] == 5

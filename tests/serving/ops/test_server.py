@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -295,16 +294,3 @@ def test_the_front_gets_the_limits():
 def test_a_socket_that_is_bound_does_not_listen():
     with listen(ServerSettings("m", port=0)) as bound, pytest.raises(ConnectionRefusedError):
         socket.create_connection(bound.getsockname())
-
-
-def test_a_clock_that_jumps_changes_nothing(live, monkeypatch):
-    """The time of day is set during a stream, and the engine's clock goes backwards."""
-    body = LONG | {"max_tokens": 20}
-    expected = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
-    jumps = random.Random(0)
-    monkeypatch.setattr(time, "time", lambda: jumps.choice([0.0, 1e9, 4e9]))
-    monkeypatch.setattr(live.engine, "clock", lambda: jumps.uniform(-1e6, 1e6))
-    found = [json.loads(each)["choices"] for each in events(Connection(live).ask(body=body).answer())[:-1]]
-    assert found == expected
-    assert get(live, "/metrics")[0] == get(live, "/cockpit")[0] == 200
-    wait_until(live.is_idle)
