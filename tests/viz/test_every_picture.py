@@ -16,7 +16,7 @@ from svg_reading import assert_sound
 from lessons_lib import viz
 from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.recording.trace import Trace
-from lessons_lib.viz import batches, cache, charts, masks, programs, softmax, timelines
+from lessons_lib.viz import batches, cache, masks, programs, softmax, timelines
 from lessons_lib.viz.drawing.night import CHART
 from lessons_lib.viz.drawing.picture import Picture
 
