@@ -142,16 +142,12 @@ def main(arguments):
         become([python, os.path.abspath(__file__)] + arguments)
 
     from tools.install import Environment, install
-    from tools.lab import take_port
 
     env = Environment()
     os.chdir(env.root)
     if command in INSTALL_NOTHING:  # they must work with a broken install, or one of an older Python
         works = output([env.python, "-c", SUPPORTED]) is not None
         become([env.python if works else sys.executable, "-m"] + MODULES[command] + rest)
-    if command == "lab":
-        port, rest = take_port(rest)  # before minutes of installing, not after
-        rest = ["--port", str(port)] + rest
     install(env, EXTRAS[command], os.environ.get("TORCH_INDEX", ""))
     if command == "bench":  # a benchmark takes all cores, where a lesson leaves one free
         os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))

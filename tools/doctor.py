@@ -58,7 +58,6 @@ class Finding:
 
 
 def project() -> dict:
-    """The table [project] of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -93,7 +92,6 @@ modules_here = functools.cache(importlib.metadata.packages_distributions)
 
 
 def modules_of(name: str) -> list[str]:
-    """The names by which a distribution is imported, from its metadata."""
     from packaging.utils import canonicalize_name
 
     same = canonicalize_name(name).replace("-", "_")
@@ -193,13 +191,9 @@ def check_gpu(driver: str, gpu: str | None, build: str) -> Finding:
 
 
 def check_triton(
-    system: str,
-    installed: str | None,
-    gpu: str | None,
-    capability: list[int] | None,
-    compiler: str | None,
+    system: str, installed: str | None, gpu: str | None, capability: list[int] | None, compiler: str | None,
     interpret: bool,
-) -> Finding:
+) -> Finding:  # fmt: skip
     """capability: of an NVIDIA GPU; compiler: path of a C compiler; interpret: TRITON_INTERPRET is set."""
     if system != "Linux":
         return Finding("Triton", f"does not exist for {system}; all lessons work except the kernel lessons (07, 08)",

@@ -6,54 +6,17 @@ With this course's defaults (tools/lab_settings): the learner's own settings ove
 add, nbgrader's menus and a button of Notebook, is off.
 """
 
-import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 
 from tools.learner_work import ROOT, copy_missing
-from tools.setup_errors import SetupError
 
 FIRST_PAGES = ("work/START.ipynb", "work/00_one_request.ipynb", "notebooks/00_one_request.ipynb")
 SETTINGS = "tools/lab_settings"
 WORKSPACES = "work/.lab/workspaces"  # the layout of windows; by default it would lie in the home folder
 SIZES = [0.2, 0.8, 0]  # shares of the width: contents, lesson, right side
-
-
-def choose_port(wanted, first=8888, tries=50):
-    """The port for JupyterLab: the wanted one if it is free, else an error; by default the first free one."""
-    if wanted:
-        if not (wanted.isascii() and wanted.isdigit() and len(wanted) < 10 and 0 < int(wanted) < 65536):
-            raise SetupError(f"PORT={wanted} is not a port: give a number from 1 to 65535, e.g. `make lab PORT=9999`.")
-        if not port_is_free(int(wanted)):
-            raise SetupError(f"Port {wanted} is in use. Choose another one, e.g. "
-                             f"`make lab PORT={int(wanted) % 65535 + 1}`; or leave PORT out and a free one is "
-                             "found.")  # fmt: skip
-        return int(wanted)
-    for port in range(first, first + tries):
-        if port_is_free(port):
-            return port
-    raise SetupError(f"Ports {first} to {first + tries - 1} are all in use. Choose one: `make lab PORT=9999`.")
-
-
-def port_is_free(port):
-    with contextlib.closing(socket.socket()) as server:
-        if os.name != "nt":  # a port in TIME_WAIT can be used again
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            server.bind(("127.0.0.1", port))
-        except (OSError, OverflowError):
-            return False
-    return True
-
-
-def take_port(arguments):
-    """Split `--port 9999 ...` into the port to use and the rest."""
-    if arguments[:1] == ["--port"] and len(arguments) > 1:
-        return choose_port(arguments[1]), arguments[2:]
-    return choose_port(""), arguments
 
 
 def has_screen(platform, environ):
@@ -101,11 +64,11 @@ def trust(page):
     nbformat.sign.NotebookNotary().sign(nbformat.read(page, as_version=4))
 
 
-def lab_command(python, root, port, screen, uid, extra_arguments=()):
+def lab_command(python, root, screen, uid, arguments=()):
     """The command that starts JupyterLab on the first of FIRST_PAGES that is there."""
     there = [page for page in FIRST_PAGES if os.path.exists(os.path.join(root, page))]
     page = "/lab/tree/" + there[0] if there else "/lab"
-    command = [python, "-m", "jupyterlab", f"--port={port}", "--port-retries=0", "--ServerApp.root_dir=" + root,
+    command = [python, "-m", "jupyterlab", "--ServerApp.root_dir=" + root,
                "--LabApp.default_url=" + page, "--log-level=WARN",
                "--LabApp.app_settings_dir=" + os.path.join(root, SETTINGS),
                "--LabApp.workspaces_dir=" + os.path.join(root, WORKSPACES)]  # fmt: skip
@@ -113,11 +76,14 @@ def lab_command(python, root, port, screen, uid, extra_arguments=()):
         command.append("--no-browser")
     if uid == 0:
         command.append("--allow-root")
-    return [*command, *extra_arguments]
+    if arguments[:2] == ["--port", ""]:
+        arguments = arguments[2:]
+    elif arguments[:1] == ["--port"]:
+        command.append("--port-retries=0")  # no other port than the one that was asked for
+    return [*command, *arguments]
 
 
 def main(arguments):
-    port, rest = take_port(arguments)
     root = str(ROOT)
     lay_out(root)
     copied = copy_missing()
@@ -128,9 +94,9 @@ def main(arguments):
     # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    print(f"JupyterLab is starting on port {port}. To stop it press Control-C twice.")
+    print("JupyterLab is starting. To stop it press Control-C twice.")
     uid = os.getuid() if hasattr(os, "getuid") else None
-    command = lab_command(sys.executable, root, port, has_screen(sys.platform, os.environ), uid, rest)
+    command = lab_command(sys.executable, root, has_screen(sys.platform, os.environ), uid, arguments)
     os.chdir(root)
     sys.stdout.flush()
     if os.name == "nt":  # where exec leaves the terminal
@@ -139,7 +105,4 @@ def main(arguments):
 
 
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except SetupError as error:
-        sys.exit(str(error))
+    main(sys.argv[1:])

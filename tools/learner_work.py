@@ -72,7 +72,6 @@ def update(root: Path = ROOT) -> list[str]:
 
 
 def _renewed(base: bytes, mine: bytes, source: Path) -> tuple[bytes, str]:
-    """The new content of a learner's file, and what happened to its cells."""
     if source.suffix != ".ipynb":
         return source.read_bytes(), "renewed"
     merged = merge(json.loads(base), json.loads(mine), json.loads(source.read_bytes()))

@@ -6,11 +6,9 @@ lessons from the student notebook alone. What is under "Further", and what is op
 
 import argparse
 import ast
-import io
 import json
 import re
 import sys
-import tokenize
 from collections import Counter
 from pathlib import Path
 
@@ -18,10 +16,11 @@ from lessons_lib.checks.lessons import FURTHER, LessonPage, released_pages
 from lessons_lib.checks.registry import quiz_of
 
 ROOT = Path(__file__).resolve().parents[1]
-WORDS, CODE_LINES = 170, 15  # read in a minute
+WORDS, CODE_LINES = 170, 17  # read in a minute
 STILL, PLAYER, PREDICTION, QUESTION = 1, 2, 2, 1  # minutes for each
 UNDERSTAND, FAILED_CHECK = 3, 4  # an exercise's; its text is read within the first
 EASY_LINES = 10  # of a solution take a minute each, further ones half a minute
+HELPERS = re.compile(r"(predict|reveal|quiz|progress|hint|check|show_source|from|import)\b")
 _CHECK = re.compile(r'check\("(\d\d\.\d+)"')
 _TASK = re.compile(r"^\*\*(?:Your task|Exercise \d\d\.\d)", re.MULTILINE)
 
@@ -87,17 +86,8 @@ def _statements(source: str) -> list[str]:
 
 def _code_lines(source: str) -> int:
     """Lines of up to 120 characters: a statement that is wrapped for narrow screens isn't more to read."""
-    helpers = re.compile(r"(predict|reveal|quiz|progress|hint|check|show_source|from|import)\b")
-    count, wrapped = 0, ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NEWLINE:
-            text = wrapped if wrapped.endswith(token.line) else wrapped + token.line
-            length = sum(len(line.strip()) + 1 for line in text.splitlines())
-            count += 0 if helpers.match(text) else -(-length // 120)
-            wrapped = ""
-        elif token.type == tokenize.NL and token.line.strip() and not token.line.strip().startswith("#"):
-            wrapped += token.line
-    return count
+    lines = (line.strip() for line in ast.unparse(ast.parse(source)).splitlines())
+    return sum(-(-len(line) // 120) for line in lines if not HELPERS.match(line))
 
 
 def _picture(output: dict) -> int:

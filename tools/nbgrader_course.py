@@ -23,17 +23,7 @@ c.Execute.timeout = 300  # seconds for a cell
 
 
 def make_course(folder: Path, lessons: list[str] = ()) -> list[str]:  # type: ignore[assignment]
-    """Make or complete an nbgrader course.
-
-    Args:
-        lessons: numbers such as "03"; all if none is given.
-
-    Returns:
-        the names of the assignments that were added.
-
-    Raises:
-        ValueError: there is no lesson of such a number; nothing was written.
-    """
+    """Make or complete an nbgrader course of some lessons, or all. Returns the assignments that were added."""
     solved = {path.stem[:2]: path for path in sorted((ROOT / "solutions").glob("[0-9][0-9]_*.ipynb"))}
     if unknown := [number for number in lessons if number not in solved]:
         raise ValueError(f"no lesson {', '.join(unknown)}; there are {', '.join(solved)}.")

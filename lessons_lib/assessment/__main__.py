@@ -15,13 +15,9 @@ from lessons_lib.assessment.exam import MINUTES, Result, draw_exam, explained, m
 
 
 def take_exam(
-    seed: int,
-    name: str,
-    folder: Path,
-    ask: Callable[[str], str] = input,
-    say: Callable[[str], object] = print,
+    seed: int, name: str, folder: Path, ask: Callable[[str], str] = input, say: Callable[[str], object] = print,
     clock: Callable[[], float] = time.monotonic,
-) -> Result:
+) -> Result:  # fmt: skip
     """Ask thirty questions, mark them, and write `certificate.html`, or `result.html` if it failed, into the folder.
 
     Questions that are answered after the hour don't count.

@@ -40,11 +40,7 @@ def certificate_html(result: Result, name: str, minutes: int) -> str:
 
 
 def verify(path: str | Path) -> str:
-    """Draw the exam of a certificate again, mark its answers, and say what holds.
-
-    Raises:
-        NotVerified: what doesn't hold, and what to do about it.
-    """
+    """Draw the exam of a certificate again, mark its answers, and say what holds; else NotVerified."""
     page = Path(path)
     if not page.is_file():
         raise NotVerified(f"there is no file {str(path)!r}. Give the path of a certificate that an exam wrote.")

@@ -117,11 +117,7 @@ class Result:
 
 
 def mark(exam: Exam, answers: Sequence[int | None]) -> Result:
-    """Mark the answers to an exam.
-
-    Raises:
-        ValueError: there are more or fewer answers than questions, or a question has no such choice.
-    """
+    """Mark the answers to an exam: for each question the index of a choice, or None; else ValueError."""
     if len(answers) != len(exam.questions):
         raise ValueError(f"{len(answers)} answers to {len(exam.questions)} questions; give None where there is none.")
     for number, (answer, asked) in enumerate(zip(answers, exam.questions), start=1):

@@ -47,11 +47,7 @@ class Item:
     entry: dict[str, Any]
 
     def ask(self, seed: int) -> Asked:
-        """The question for this seed, with its choices shuffled.
-
-        Raises:
-            RuntimeError: no numbers were found that make a question. A mistake in the bank, which its tests find.
-        """
+        """The question for this seed, with its choices shuffled."""
         if self.kind == "bug":
             return self._ask_for_the_line()
         for attempt in range(200):

@@ -18,11 +18,7 @@ from lessons_lib.conformance.report import judge
 
 
 def find(target: str) -> MakeEngine:
-    """The function that "module:name" names.
-
-    Raises:
-        ValueError: it doesn't name one.
-    """
+    """The function that "module:name" names; ValueError if there is none."""
     module_name, _, name = target.partition(":")
     sys.path.insert(0, os.getcwd())
     try:

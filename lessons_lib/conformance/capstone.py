@@ -16,13 +16,7 @@ METHODS = ("add_request", "step", "abort", "has_unfinished", "stream")
 
 @dataclass(frozen=True)
 class Size:
-    """One of the three sizes.
-
-    Attributes:
-        what: what its engine has.
-        may_import: what it may take from `lessons_lib`.
-        methods: those that it offers besides the five of the contract: name with signature -> docstring.
-    """
+    """One of the three sizes; `methods` are those besides the contract's five: signature -> docstring."""
 
     what: str
     may_import: str
@@ -46,10 +40,8 @@ CAPSTONE_SIZES = {
 def template(size: str) -> str:
     """`engine.py` of an empty package: the methods of the contract with their docstrings, and nothing in them."""
     chosen = CAPSTONE_SIZES[size]
-    contained = (getattr(contract.Engine, name) for name in METHODS)
-    methods = [
-        inspect.getsource(method).rstrip() for method in contained
-    ]  # a method of a protocol has a docstring only
+    # A method of a protocol has a docstring only.
+    methods = [inspect.getsource(getattr(contract.Engine, name)).rstrip() for name in METHODS]
     methods += [f'    def {signature}:\n        """{told}"""' for signature, told in chosen.methods.items()]
     names = [*METHODS, *(signature.split("(")[0] for signature in chosen.methods)]
     body = "\n\n".join(
@@ -88,14 +80,7 @@ def make_engine(model: Any, limits: Limits, tokenizer: Any) -> Engine:
 
 
 def start_capstone(size: str = "small", folder: Path | str = ".") -> str:
-    """Make the empty package `my_serving` in a folder. Files that are there already stay as they are.
-
-    Returns:
-        what was made, and what to do first.
-
-    Raises:
-        ValueError: there is no such size.
-    """
+    """Make the empty package `my_serving` in a folder, and say what to do first. Files that are there already stay."""
     if size not in CAPSTONE_SIZES:
         raise ValueError(f"no size {size!r}; choose one of {', '.join(CAPSTONE_SIZES)}. Nothing was written.")
     engine = Path(folder, PACKAGE, "engine.py")
@@ -112,12 +97,7 @@ def start_capstone(size: str = "small", folder: Path | str = ".") -> str:
 
 
 def engine_of(package: str = PACKAGE, folder: Path | str = ".") -> MakeEngine:
-    """The function `make_engine` of a package's engine.py, from its files as they are now.
-
-    Raises:
-        ValueError: there is no such package in the folder, or its engine.py has no `make_engine`.
-        Exception: what importing it raises, such as SyntaxError.
-    """
+    """The function `make_engine` of a package's engine.py, from its files as they are now; else ValueError."""
     file = Path(folder, package, "engine.py")
     if not file.exists():
         raise ValueError(f"there is no {package}/engine.py in this folder; `start_capstone()` makes one.")

@@ -215,11 +215,7 @@ class Run:
         return f"{why}: with the last one, or in a NewTokens after it, the reason {reason!r} must come."
 
     def first_step(self, name: str) -> int:
-        """The step in which a request got its first token.
-
-        Raises:
-            Broken: it got none.
-        """
+        """The step in which a request got its first token; Broken if it got none."""
         if (step := self.requests[name].first_step) is None:
             raise Broken(f"request {name!r} ({self.requests[name]}) has ended, and step() never returned its tokens.")
         return step

@@ -30,12 +30,7 @@ class Item:
     limits: dict[str, int] = field(default_factory=dict)
 
     def try_on(self, make_engine: MakeEngine) -> None:
-        """Try it on a new engine.
-
-        Raises:
-            Broken: it doesn't hold.
-            NotOffered: the engine doesn't have it.
-        """
+        """Try it on a new engine. Raises Broken if it doesn't hold, NotOffered if the engine doesn't have it."""
         with closing(Run(make_engine, **self.limits)) as run:
             run.needs(*self.needs)
             self.test(run)
@@ -53,12 +48,7 @@ class Item:
 
 @dataclass
 class Level:
-    """Items that belong together.
-
-    Attributes:
-        name, title: such as "memory" and "Blocks, and too few of them".
-        items: in the order in which they are tried: what they have in common comes first.
-    """
+    """Items that belong together, in the order in which they are tried: what they have in common comes first."""
 
     name: str
     title: str

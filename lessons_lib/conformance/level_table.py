@@ -1,8 +1,9 @@
 """What a notebook shows of a report: the levels as a table, what is broken, and what to do next."""
 
+from collections import Counter
 from dataclasses import dataclass
 
-from lessons_lib.conformance.capstone import engine_of
+from lessons_lib.conformance.capstone import PACKAGE, engine_of
 from lessons_lib.conformance.driver import MakeEngine
 from lessons_lib.conformance.levels import LEVELS, levels_up_to
 from lessons_lib.conformance.report import BROKEN, HELD, NOT_OFFERED, SIGNS, Report, Verdict, is_reached, judge
@@ -41,15 +42,11 @@ class Judged:
     def table(self) -> Table:
         titles = {level.name: level.title for level in LEVELS}
         reached = self.report.reached
-        rows = [
-            [
-                name,
-                titles.get(name, ""),
-                "✓" if name in reached else "not yet",
-                *(sum(each.status == status for each in verdicts) for status in (HELD, BROKEN, NOT_OFFERED)),
-            ]
-            for name, verdicts in self.report.verdicts.items()
-        ]
+        rows = []
+        for name, verdicts in self.report.verdicts.items():
+            counts = Counter(each.status for each in verdicts)
+            is_reached = "✓" if name in reached else "not yet"
+            rows.append([name, titles.get(name, ""), is_reached, counts[HELD], counts[BROKEN], counts[NOT_OFFERED]])
         columns = ["level", "what it judges", "reached", "✓ held", "✗ broken", "– not offered"]
         return Table(columns, rows, caption=f"{self.name}: reached {', '.join(reached) or 'no level yet'}")
 
@@ -88,19 +85,14 @@ class Judged:
 
 
 def judge_size(make_engine: MakeEngine, size: str = "small", name: str = "your engine") -> Judged:
-    """Try the items of a size, or of the levels up to one.
-
-    Args:
-        make_engine: function (model, limits, tokenizer) -> engine.
-        name: what the table calls it.
-    """
+    """Try the items of a size, or of the levels up to one; `name` is what the table calls the engine."""
     return Judged(name, judge(make_engine, levels_up_to(size)))
 
 
-def judge_package(size: str = "small", package: str = "my_serving") -> Judged:
-    """Judge the engine in a package of this folder, from its files as they are now. An error in them is told."""
+def judge_package(size: str = "small") -> Judged:
+    """Judge the engine in `my_serving` of this folder, from its files as they are now. An error in them is told."""
     try:
-        make_engine = engine_of(package)
+        make_engine = engine_of()
     except Exception as error:
-        return Judged(package, Report({}), f"✗ {package} can't be imported: {type(error).__name__}: {error}")
-    return judge_size(make_engine, size, package)
+        return Judged(PACKAGE, Report({}), f"✗ {PACKAGE} can't be imported: {type(error).__name__}: {error}")
+    return judge_size(make_engine, size, PACKAGE)

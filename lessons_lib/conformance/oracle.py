@@ -40,13 +40,9 @@ def _generated(family: str, prompt: tuple[int, ...], max_tokens: int) -> list[in
 
 
 def expected(
-    family: str,
-    prompt: list[int],
-    max_tokens: int,
-    ignore_eos: bool = False,
-    stop_token_ids: tuple[int, ...] = (),
+    family: str, prompt: list[int], max_tokens: int, ignore_eos: bool = False, stop_token_ids: tuple[int, ...] = (),
     end: int = END,
-) -> list[int]:
+) -> list[int]:  # fmt: skip
     """The greedy answer of a prompt that is alone, up to the end token, which is part of it."""
     rounded = next((each for each in (8, 16, 32) if max_tokens <= each), LONGEST + 1)  # so that items share answers
     answer = _generated(family, tuple(prompt), min(rounded, LONGEST + 1 - len(prompt)))[:max_tokens]

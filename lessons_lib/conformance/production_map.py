@@ -15,11 +15,7 @@ PARTS: list[dict] = _MAP["parts"]  # type: ignore[type-arg]
 
 
 def parts_in(engine: str) -> Table:
-    """Where one engine has them; a part of which no single place can be named is left out.
-
-    Raises:
-        ValueError: the map doesn't have this engine.
-    """
+    """Where one engine has them, without those that have no single place there."""
     if engine not in ENGINES:
         raise ValueError(f"the map has no {engine!r}; choose one of {', '.join(ENGINES)}.")
     rows = []

@@ -16,11 +16,7 @@ SIGNS = {HELD: "✓", BROKEN: "✗", NOT_OFFERED: "–"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of an item.
-
-    Attributes:
-        reason: why it is broken, or what isn't offered.
-    """
+    """What became of an item, and the reason if it isn't held."""
 
     item: Item
     status: str
@@ -36,11 +32,7 @@ class Verdict:
 
 @dataclass
 class Report:
-    """Of one engine.
-
-    Attributes:
-        verdicts: level -> those of its items.
-    """
+    """Of one engine: level -> the verdicts of its items."""
 
     verdicts: dict[str, list[Verdict]]
 
@@ -76,13 +68,7 @@ def judge(
     told: Callable[[Verdict], None] = lambda verdict: None,
     seconds: float = 60.0,
 ) -> Report:
-    """Try the items of some levels, in order.
-
-    Args:
-        make_engine: function (model, limits, tokenizer) -> an engine; see `contract.Engine`.
-        told: called with each verdict as soon as it is there.
-        seconds: an item that computes longer is broken.
-    """
+    """Try the items of some levels, in order. `told` gets each verdict; an item that takes longer is broken."""
     verdicts: dict[str, list[Verdict]] = {}
     for level in levels:
         verdicts[level.name] = []

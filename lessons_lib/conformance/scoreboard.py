@@ -78,12 +78,7 @@ FIGURES: dict[str, tuple[str, Callable[[Score], Any]]] = {
 
 @dataclass
 class Race:
-    """Both engines on the same workload.
-
-    Attributes:
-        scores: name -> Score, the learner's first.
-        seed: of the workload.
-    """
+    """Both engines on the workload of this seed, the learner's first."""
 
     scores: dict[str, Score]
     seed: int
@@ -114,14 +109,10 @@ class Race:
 
 
 def race(
-    make_engine: MakeEngine,
-    name: str = "your engine",
-    *,
-    against: tuple[str, MakeEngine] = (REFERENCE, make_reference),
-    seed: int = 0,
-    num_requests: int = 16,
+    make_engine: MakeEngine, name: str = "your engine", *,
+    against: tuple[str, MakeEngine] = (REFERENCE, make_reference), seed: int = 0, num_requests: int = 16,
     rounds: int = 3,
-) -> Race:
+) -> Race:  # fmt: skip
     """Serve one workload with an engine and with the reference, in turns.
 
     Args:
@@ -144,11 +135,7 @@ def race(
 
 
 def serve(make_engine: MakeEngine, arrivals: list[Arrival], score: Score) -> None:
-    """Serve a workload once, and add what came out to a score.
-
-    Raises:
-        Broken: an answer isn't that of `generate`, or a request was lost.
-    """
+    """Serve a workload once, and add what came out to a score; Broken if an answer isn't right."""
     run = Run(make_engine)
     limits = run.limits
     waiting, steps, slots, least_free = list(arrivals), [], _Slots(limits.max_num_seqs), limits.num_blocks

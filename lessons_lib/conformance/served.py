@@ -44,14 +44,7 @@ class Served:
         return told + (", ignore_eos" if self.params.ignore_eos else "")
 
     def take(self, event: NewTokens, step: int, has_steps: bool) -> None:
-        """Keep what a step has returned of this request.
-
-        Args:
-            has_steps: whether one step of the engine is one pass.
-
-        Raises:
-            Broken: no engine may return this.
-        """
+        """Keep what a step has returned; Broken if no engine may return it. `has_steps`: a step is one pass."""
         where = f"request {event.request_id!r} ({self}), in step {step}"
         if self.is_aborted and event.token_ids:
             raise Broken(f"{where}: the token {event.token_ids[0]} came after abort() had ended the request.")

@@ -23,14 +23,7 @@ class ReduceStep:
 
 
 def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor], world_size: int) -> list[ReduceStep]:
-    """Run `all_reduce` with as many elements as workers: a part is one element.
-
-    Returns:
-        the states before the first step and after each step. A step is one `receive` of each worker.
-
-    Raises:
-        ValueError: there are more than 7 workers, whose bits don't fit into a float64, or a sum is incomplete.
-    """
+    """The states of an all-reduce of one element for each worker: first, and after each has received once more."""
     if not 1 <= world_size <= 7:
         raise ValueError(f"can't record {world_size} workers; record 1 to 7.")
     received: list[list[tuple[int, dict[int, frozenset[int]]]]] = [[] for _ in range(world_size)]

@@ -32,25 +32,16 @@ class CacheStep:
 
 
 def record_steps(
-    model: PreTrainedModel,
-    tokenizer: Any,
-    prompt_ids: list[int],
-    max_new_tokens: int,
+    model: PreTrainedModel, tokenizer: Any, prompt_ids: list[int], max_new_tokens: int,
     greedy: Callable[..., list[int]] = greedy_with_cache,
-) -> list[CacheStep]:
+) -> list[CacheStep]:  # fmt: skip
     """Record a `CacheStep` for each forward pass of `greedy(model, prompt_ids, max_new_tokens, eos_token_id)`."""
     with watch_forwards(model) as passes:
         answer = greedy(model, prompt_ids, max_new_tokens, tokenizer.eos_token_id)
     steps = []
     for index, (forward, token) in enumerate(zip(passes, answer), start=1):
-        steps.append(
-            CacheStep(
-                step=index,
-                phase="prefill" if index == 1 else "decode",
-                input_tokens=tuple(tokenizer.decode([fed]) for fed in forward.input_ids[0]),
-                cached_before=forward.cached,
-                cached_after=forward.cached + forward.tokens if forward.keeps_cache else 0,
-                output_token=tokenizer.decode([token]),
-            )
-        )
+        fed = tuple(tokenizer.decode([fed]) for fed in forward.input_ids[0])
+        after = forward.cached + forward.tokens if forward.keeps_cache else 0
+        phase = "prefill" if index == 1 else "decode"
+        steps.append(CacheStep(index, phase, fed, forward.cached, after, tokenizer.decode([token])))
     return steps

@@ -32,11 +32,7 @@ class DecodeInputs(NamedTuple):
 def decode_inputs(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[int]], **settings: Any
 ) -> tuple[list[list[int]], list[DecodeInputs]]:
-    """Serve requests with `paged_generate` (see there for `settings`) and PyTorch's attention.
-
-    Returns:
-        (the new tokens of each request, the inputs of each layer in each decode-only step)
-    """
+    """Serve with `paged_generate`: the new tokens of each request, and the inputs in each decode-only step."""
     noted = []
 
     def noting(packed: Any, block_tables: torch.Tensor, block_size: int) -> Callable[..., torch.Tensor]:

@@ -56,14 +56,7 @@ class EngineMoment:
 
 
 def engine_moments(engine: LLMEngine, trouble: Mapping[int, Callable[[], str]]) -> list[EngineMoment]:
-    """Step an engine until no request is left.
-
-    A sequence keeps its slot while it runs; a new one takes the first free slot. One that is admitted and finishes
-    within a step has none.
-
-    Args:
-        trouble: step, from 1, -> what is done before it. Returns what that was, in words.
-    """
+    """Step an engine until no request is left. `trouble`: step, from 1, -> what is done before it, in words."""
     moments: list[EngineMoment] = []
     slots: list[Sequence | None] = []
     texts: dict[str, Told] = {}

@@ -1,8 +1,6 @@
 """Record every forward pass of a model: its shape and its time."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,16 +58,6 @@ class watch_forwards:
         rows, tokens = input_ids.shape
         keeps_cache = kwargs.get("past_key_values") is not None
         self.passes.append(Forward(rows, tokens, self.cached, keeps_cache, seconds, input_ids.tolist()))
-
-
-@contextmanager
-def before_each_pass(model: torch.nn.Module, note: Callable[[], None]) -> Iterator[None]:
-    """Context manager that calls `note` before each forward pass of a model."""
-    hook = model.register_forward_pre_hook(lambda module, args: note())
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @torch.inference_mode()

@@ -60,14 +60,8 @@ def interpreted(kernel, arguments: dict[str, object]):
             put(replaced)
 
 
-LANGUAGE = (
-    tl,
-    tl.core,
-    tl.math,
-    tl.tensor,
-    tl.dtype,
-    tl.core.tensor_descriptor_base,
-)  # patched by the interpreter while a kernel runs
+# Patched by the interpreter while a kernel runs.
+LANGUAGE = (tl, tl.core, tl.math, tl.tensor, tl.dtype, tl.core.tensor_descriptor_base)
 
 
 def _language() -> list[dict[str, object]]:

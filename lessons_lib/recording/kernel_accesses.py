@@ -50,6 +50,12 @@ class TensorLayout:
     strides: tuple[int, ...]
     itemsize: int
 
+    @property
+    def span(self) -> int:
+        """From the first element to the last, those of others between them included."""
+        strides = ((size - 1) * stride for size, stride in zip(self.shape, self.strides))
+        return 1 + sum(strides) if math.prod(self.shape) else 0
+
     def indices_of(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
         """The indices of many elements, [elements, axes]. Between elements of a view, an index is outside the shape."""
         rest = np.asarray(offsets, np.int64)
@@ -62,12 +68,10 @@ class TensorLayout:
     def has(self, offsets: Sequence[int] | np.ndarray) -> np.ndarray:
         """Test which offsets are elements of the tensor, not before, after, or between the elements of a view."""
         wanted = np.asarray(offsets, np.int64)
-        num_elements = math.prod(self.shape)
-        span = 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))
-        if num_elements == span:  # contiguous
-            return (wanted >= 0) & (wanted < num_elements)
+        if math.prod(self.shape) == self.span:  # contiguous
+            return (wanted >= 0) & (wanted < self.span)
         indices = self.indices_of(wanted)
-        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1) & (num_elements > 0)
+        inside = ((indices >= 0) & (indices < self.shape)).all(axis=1)
         return inside & (indices @ np.asarray(self.strides, np.int64) == wanted)
 
 
@@ -118,9 +122,8 @@ class KernelRecording:
 
     def indices(self, access: Access, axes: int) -> tuple[tuple[int, ...], ...]:
         """The distinct first `axes` components of the accessed indices, in order: (block, offset) of a cache, say."""
-        return tuple(
-            dict.fromkeys(map(tuple, self.tensors[access.tensor].indices_of(access.offsets)[:, :axes].tolist()))
-        )
+        indices = self.tensors[access.tensor].indices_of(access.offsets)[:, :axes]
+        return tuple(dict.fromkeys(map(tuple, indices.tolist())))
 
     def bytes_of(self, program: ProgramRun, kind: str) -> int:
         """Number of bytes that a program loaded or stored."""
@@ -166,8 +169,7 @@ def record_kernel(
     storages: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
     here = {name: on_cpu(it, storages) if isinstance(it, torch.Tensor) else it for name, it in bound.items()}
     tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
-    layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
-    notes = _Notes(tensors, layouts, len(grid), moments_of)
+    notes = _Notes(tensors, len(grid), moments_of)
 
     def grid_of(arguments: dict[str, Any]) -> tuple[int, ...]:
         notes.set_apart(arguments)
@@ -180,7 +182,7 @@ def record_kernel(
             raise cause_of(error) from None
     for theirs, ours in storages.values():
         theirs.copy_(ours)
-    return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid), notes.order.race())
+    return KernelRecording(kernel.fn.__name__, tuple(grid), notes.layouts, notes.programs(grid), notes.order.race())
 
 
 @contextmanager
@@ -194,18 +196,12 @@ def _without_warnings():
 class _Notes:
     """Replacements for `tl.load`, `tl.store`, atomic operations and barriers while a kernel runs."""
 
-    def __init__(
-        self,
-        tensors: dict[str, torch.Tensor],
-        layouts: dict[str, TensorLayout],
-        num_axes: int,
-        moments_of: tuple[int, ...] | None,
-    ):
+    def __init__(self, tensors: dict[str, torch.Tensor], num_axes: int, moments_of: tuple[int, ...] | None):
         self.moments_of = moments_of
-        self.ranges = []
-        for name, tensor in tensors.items():
-            span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
-            self.ranges.append((layouts[name], tensor.data_ptr(), span if tensor.numel() else 0))
+        self.layouts = {
+            name: TensorLayout(name, tuple(it.shape), it.stride(), it.element_size()) for name, it in tensors.items()
+        }
+        self.ranges = [(layout, tensors[name].data_ptr(), layout.span) for name, layout in self.layouts.items()]
         self.num_axes, self.program_id = num_axes, tl.program_id
         self.by_program: dict[tuple[int, ...], list[Access]] = {}
         self.order = AccessOrder()
@@ -259,12 +255,8 @@ class _Notes:
             addresses = addresses_of(pointer)
             if addresses is not None:
                 self._note(kind, pointer, arguments, *left_by(addresses, wanted), self._ids(_semantic))
-                if (
-                    kind == "load"
-                    and mask is not None
-                    and arguments.get("other") is None
-                    and pointer.dtype.scalar.element_ty.is_floating()
-                ):
+                is_undefined = kind == "load" and mask is not None and arguments.get("other") is None
+                if is_undefined and pointer.dtype.scalar.element_ty.is_floating():
                     kwargs["other"] = float("nan")  # undefined on a GPU; the interpreter's 0 would hide that
             return original(back(pointer), *args, _semantic=_semantic, **kwargs)
 

@@ -4,7 +4,7 @@ import inspect
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -58,13 +58,9 @@ def moment() -> Moment | None:
 def kernel_frame(here: FrameType) -> FrameType | None:
     """The innermost calling frame outside Triton and outside the file of `here`."""
     frame: FrameType | None = here
-    while frame and (frame.f_code.co_filename == here.f_code.co_filename or _is_of_triton(frame.f_code)):
+    while frame and frame.f_code.co_filename.startswith((here.f_code.co_filename, _TRITON)):
         frame = frame.f_back
     return frame
-
-
-def _is_of_triton(code: CodeType) -> bool:
-    return code.co_filename.startswith(_TRITON)
 
 
 def _variable(value: Any) -> Variable | None:

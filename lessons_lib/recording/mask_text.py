@@ -73,7 +73,7 @@ def read_row(mask: torch.Tensor, queries: Tags, keys: Tags, query: int, names: S
     check_index("query", query, len(queries))
     names = names_for(queries, keys) if names is None else names
     seen = [token for token, may in zip(_pairs(keys), mask[query].tolist()) if may]
-    return f"{_tokens(_only(queries, query), names)[0]}, attends to {ranges(seen, names) or 'nothing'}."
+    return f"{_tokens(queries, names)[query]}, attends to {ranges(seen, names) or 'nothing'}."
 
 
 def describe_mask(
@@ -120,10 +120,6 @@ def _say(rules: Sequence[Callable], number: int) -> tuple[str, str]:
     should = "" if may != bool(forbidding) else ", but should not" if may else ", but should"
     why = ", ".join(forbidding or allowing) or "no rule forbids it"
     return "may attend to" if may else "may not attend to", f"{should}: {why}"
-
-
-def _only(tags: Tags, index: int) -> Tags:
-    return Tags(tags.seq_ids[index : index + 1], tags.positions[index : index + 1])
 
 
 def _tokens(tags: Tags, names: Sequence[str]) -> list[str]:

@@ -49,12 +49,9 @@ class MemoryStep:
 
 
 def serve_recorded(
-    runner: ModelRunner,
-    scheduler: PreemptiveScheduler,
-    sequences: Iterable[Sequence],
-    swap_cache: PagedKVCache | None = None,
-    first_index: int = 0,
-) -> list[MemoryStep]:
+    runner: ModelRunner, scheduler: PreemptiveScheduler, sequences: Iterable[Sequence],
+    swap_cache: PagedKVCache | None = None, first_index: int = 0,
+) -> list[MemoryStep]:  # fmt: skip
     """Serve all sequences greedily, and audit the pool after every step. Their answers are in `output_ids` afterwards.
 
     Args:

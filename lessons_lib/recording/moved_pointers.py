@@ -9,10 +9,8 @@ import triton.language as tl
 # Addresses of a process need 47 bits. While a kernel runs, the pointers to different tensors are this far apart, so an
 # address identifies its tensor even if it is far out of range, and views of one storage differ.
 APART = 1 << 50
-UNNOTED = (
-    "make_block_ptr",
-    "make_tensor_descriptor",
-)  # their results aren't accessed through `tl.load` and `tl.store` of pointers
+# Their results aren't accessed through `tl.load` and `tl.store` of pointers.
+UNNOTED = ("make_block_ptr", "make_tensor_descriptor")
 
 
 def moved_back(original):

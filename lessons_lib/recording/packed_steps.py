@@ -38,10 +38,7 @@ class PackedStep:
 
 
 class PackedStepRecorder:
-    """Records each step of a `RaggedBatch`: `ragged_generate(..., step=PackedStepRecorder(ragged_step))`.
-
-    `trace` has the steps in the form of the earlier lessons, `steps` as PackedSteps.
-    """
+    """Records each step of a `RaggedBatch`, in `steps`, and in `trace` in the form of the earlier lessons."""
 
     def __init__(self, step: Callable[[Any], None]):
         self.step = step
@@ -72,26 +69,15 @@ class PackedStepRecorder:
         self.steps.append(done)
         self._assign_slots(done.names, batch.max_num_seqs)
         new = dict(zip(done.names, done.packed.new_lens))
-        rows = [
-            RowWork(name, "prefill" if name in prefilling else "decode", new[name], new[name])
-            if name
-            else RowWork(None, "idle", 0, 0)
-            for name in self._slots
-        ]
+        phases = dict.fromkeys(done.names, "decode") | dict.fromkeys(prefilling, "prefill")
+        rows = tuple(
+            RowWork(name, phases.get(name, "idle"), new.get(name, 0), new.get(name, 0)) for name in self._slots
+        )
         # Without joined caches, only the model copies: a DynamicCache grows by copying its tokens into a larger tensor.
         copied = copied_tokens(done.packed) if joined_passes else sum(forward.cached for forward in forwards)
         cached = sum(request.num_computed_tokens for request in requests)
-        self.trace.steps.append(
-            Step(
-                rows=tuple(rows),
-                seconds=seconds,
-                waiting=done.waiting,
-                forward_calls=len(forwards),
-                cache_reserved=cached,
-                cache_used=cached,
-                bytes_copied=copied * cache_bytes_per_token(batch.model.config, batch.model.dtype.itemsize),
-            )
-        )
+        bytes_copied = copied * cache_bytes_per_token(batch.model.config, batch.model.dtype.itemsize)
+        self.trace.steps.append(Step(rows, seconds, done.waiting, len(forwards), cached, cached, bytes_copied))
 
     def _assign_slots(self, present: tuple[str, ...], max_num_seqs: int) -> None:
         self._slots = [name if name in present else None for name in self._slots or [None] * max_num_seqs]

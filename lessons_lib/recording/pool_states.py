@@ -8,7 +8,6 @@ from lessons_lib.batching.paged_batching import PagedBatch
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.block_table import BlockTable
 from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
-from lessons_lib.recording.forward_passes import before_each_pass
 from lessons_lib.recording.trace import Trace, tokens_held
 from lessons_lib.recording.words import count, numbered
 
@@ -24,15 +23,7 @@ class TableState:
 
 @dataclass(frozen=True)
 class PoolState:
-    """A pool at one moment.
-
-    Attributes:
-        num_blocks, block_size: sizes of the pool.
-        free_queue: the free blocks, next to be allocated first.
-        tables: the block tables, in order of arrival.
-        event: the last event, in words.
-        changed: blocks just allocated or freed.
-    """
+    """A pool at one moment: its free queue begins with the next block; `changed` were just allocated or freed."""
 
     num_blocks: int
     block_size: int
@@ -89,7 +80,6 @@ class PagedStep:
     """The cache slots of one packed batch. A cache slot is block x block_size + offset.
 
     Attributes:
-        num_blocks, block_size: sizes of the pool.
         tables: request -> its blocks in token order; requests in the order of the packed batch.
         written: request -> the cache slots of its new tokens, in order.
         context_lens: request -> its tokens after the pass; its last new token attends to them all.
@@ -118,7 +108,7 @@ def watch_paged_passes(batch: PagedBatch) -> Iterator[list[PagedStep]]:
     """
     passes: list[PagedStep] = []
 
-    def note() -> None:
+    def note(*_: object) -> None:
         tables, size = [(request, batch.caches[request.id]) for request in batch.running], batch.pool.block_size
         written = {
             request.id: tuple(
@@ -131,20 +121,17 @@ def watch_paged_passes(batch: PagedBatch) -> Iterator[list[PagedStep]]:
         context_lens = {request.id: table.num_tokens for request, table in tables}
         passes.append(PagedStep(batch.pool.num_blocks, size, blocks, written, context_lens))
 
-    with before_each_pass(batch.model, note):
+    hook = batch.model.register_forward_pre_hook(note)
+    try:
         yield passes
+    finally:
+        hook.remove()
 
 
 @dataclass(frozen=True)
 class QueueState:
-    """A shared pool at one moment.
-
-    Attributes:
-        event: the last event, in a few words.
-        free_queue: the free blocks, next to be allocated first.
-        ref_count: block -> number of sequences that use it.
-        hash_names: block -> a short name for its hash, for blocks that have one.
-    """
+    """A shared pool at one moment. `ref_count`: block -> the sequences that use it, counted; `hash_names`: block -> a
+    short name for its hash, for blocks that have one."""
 
     event: str
     free_queue: tuple[int, ...]

@@ -53,12 +53,7 @@ class ProcessReplica(Replica):
         self.host, self.block_size, self.num_chunks = url.removeprefix("http://"), block_size, 0
 
     def stream(self, request: dict[str, Any]) -> Iterator[Chunk]:
-        """Stream the chunks of a request, greedy by default.
-
-        Raises:
-            ReplicaLost: the connection failed or broke.
-            ValueError: the server rejects the request; the message gives the reason.
-        """
+        """Stream the chunks of a request, greedy by default. ReplicaLost: the connection failed or broke."""
         self.num_sent += 1
         self.sent_blocks.add(hash_prompt(request["prompt"], self.block_size))
         asked = {"temperature": 0, **request, "stream": True, "return_token_ids": True}

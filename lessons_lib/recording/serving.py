@@ -6,6 +6,7 @@ that function and watches the model's forward passes.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate
@@ -44,14 +45,9 @@ class RecordedRun:
 
 
 def record_run(
-    serve: Callable[..., list[list[int]]],
-    model: Any,
-    tokenizer: Any,
-    prompts: Sequence[str | Sequence[int]],
-    *,
-    names: Sequence[str] | None = None,
-    **options: Any,
-) -> RecordedRun:
+    serve: Callable[..., list[list[int]]], model: Any, tokenizer: Any, prompts: Sequence[str | Sequence[int]], *,
+    names: Sequence[str] | None = None, **options: Any,
+) -> RecordedRun:  # fmt: skip
     """Run `serve(model, tokenizer, prompts, **options)` and record every step.
 
     Args:
@@ -83,35 +79,24 @@ def counted_in_blocks(run: RecordedRun, block_size: int) -> RecordedRun:
     return replace(run, trace=Trace(steps))
 
 
-def _record_one_by_one(
-    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, greedy: Any = greedy_with_cache, **options: Any
-) -> RecordedRun:
-    run, waiting = RecordedRun(), list(names)
+def _record_waves(
+    loop: Callable[..., list[list[int]]], option: str, work: Any, model: Any, tokenizer: Any, prompts: Any,
+    names: list[str], **options: Any,
+) -> RecordedRun:  # fmt: skip
+    """A loop that hands waves, or single prompts, to the function that is its option of this name."""
+    run, waiting, work = RecordedRun(), list(names), options.pop(option, work)
 
-    def recorded(model: Any, prompt_ids: list[int], *args: Any) -> list[int]:
-        name = waiting.pop(0)
+    def recorded(model: Any, prompt_ids: list[Any], *args: Any) -> list[Any]:
+        is_wave = isinstance(prompt_ids[0], list)
+        wave = prompt_ids if is_wave else [prompt_ids]
+        names_in_wave = [waiting.pop(0) for _ in wave]
         with watch_forwards(model) as passes:
-            answer: list[int] = greedy(model, prompt_ids, *args)
-        run.trace.steps += _steps_of_wave([name], [prompt_ids], [answer], passes, tuple(waiting), _token_bytes(model))
-        return answer
-
-    run.outputs = generate_one_by_one(model, tokenizer, prompts, greedy=recorded, **options)
-    return run
-
-
-def _record_static(
-    model: Any, tokenizer: Any, prompts: Any, names: list[str], *, generate_wave: Any = padded_wave, **options: Any
-) -> RecordedRun:
-    run, waiting = RecordedRun(), list(names)
-
-    def recorded(model: Any, prompt_ids: list[list[int]], *args: Any) -> list[list[int]]:
-        wave = [waiting.pop(0) for _ in prompt_ids]
-        with watch_forwards(model) as passes:
-            answers: list[list[int]] = generate_wave(model, prompt_ids, *args)
-        run.trace.steps += _steps_of_wave(wave, prompt_ids, answers, passes, tuple(waiting), _token_bytes(model))
+            answers: list[Any] = work(model, prompt_ids, *args)
+        own, token_bytes = answers if is_wave else [answers], _token_bytes(model)
+        run.trace.steps += _steps_of_wave(names_in_wave, wave, own, passes, tuple(waiting), token_bytes)
         return answers
 
-    run.outputs = static_generate(model, tokenizer, prompts, generate_wave=recorded, **options)
+    run.outputs = loop(model, tokenizer, prompts, **{option: recorded}, **options)
     return run
 
 
@@ -198,8 +183,8 @@ def _token_bytes(model: Any) -> int:
 
 
 _RECORDERS: dict[Callable[..., list[list[int]]], Callable[..., RecordedRun]] = {
-    generate_one_by_one: _record_one_by_one,
-    static_generate: _record_static,
+    generate_one_by_one: partial(_record_waves, generate_one_by_one, "greedy", greedy_with_cache),
+    static_generate: partial(_record_waves, static_generate, "generate_wave", padded_wave),
     batch_generate: _record_slots,
     packed_generate: _record_packed,
     ragged_generate: _record_ragged,

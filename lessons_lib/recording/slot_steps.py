@@ -46,22 +46,16 @@ class SlotRecorder:
         return self.forward(slots, tokens, positions)
 
     def close(self) -> None:
-        """Note the step that is over."""
         if not self.calls:
             return
         rows = []
         for slot in range(self.batch.num_slots):
             request, phase = self.owners.get(slot, (None, "idle"))
             rows.append(RowWork(request and request.id, phase, self.computed[slot], self.useful[slot]))
-        step = Step(
-            rows=tuple(rows),
-            seconds=time.perf_counter() - self.started,
-            waiting=self.waiting,
-            forward_calls=self.calls,
-            cache_reserved=self.batch.num_slots * self.batch.cache.max_seq_len,
-            cache_used=sum(self.stored[request.id] for request, _ in self.owners.values()),
-        )
-        self.trace.steps.append(step)
+        reserved = self.batch.num_slots * self.batch.cache.max_seq_len
+        used = sum(self.stored[request.id] for request, _ in self.owners.values())
+        seconds = time.perf_counter() - self.started
+        self.trace.steps.append(Step(tuple(rows), seconds, self.waiting, self.calls, reserved, used))
         self._begin()
 
 

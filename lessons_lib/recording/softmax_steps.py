@@ -123,18 +123,15 @@ def number_text(value: float) -> str:
 
 
 def score_text(score: float) -> str:
-    """Format a score; minus infinity is "masked"."""
     return "masked" if score == -math.inf else number_text(score)
 
 
 def bracketed(value: float) -> str:
-    """Format a value to follow a minus sign."""
     text = number_text(value)
     return f"({text})" if text.startswith("−") else text
 
 
 def difference_text(one: float, other: float) -> str:
-    """Format one − other, with parentheses around a negative subtrahend."""
     return f"{number_text(one)} − {bracketed(other)}"
 
 

@@ -25,7 +25,6 @@ class RowWork:
 
     @property
     def wasted(self) -> int:
-        """Computed positions that no request needed."""
         return self.computed - self.useful
 
 
@@ -82,12 +81,10 @@ class Trace:
 
     @property
     def tokens_computed(self) -> int:
-        """Token positions that went through the model, padding and finished rows included."""
         return sum(step.tokens_computed for step in self.steps)
 
     @property
     def tokens_useful(self) -> int:
-        """Token positions that went through the model and were needed by a request."""
         return sum(step.tokens_useful for step in self.steps)
 
     @property
@@ -117,11 +114,6 @@ def tokens_held(trace: Trace) -> list[dict[str, int]]:
         for row in step.rows:
             if row.request is not None:
                 total[row.request] = total.get(row.request, 0) + row.useful
-        held.append(
-            {
-                row.request: total[row.request]
-                for row in step.rows
-                if row.request is not None and row.phase != "finished"
-            }
-        )
+        present = [row.request for row in step.rows if row.request is not None and row.phase != "finished"]
+        held.append({name: total[name] for name in present})
     return held

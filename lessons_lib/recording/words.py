@@ -1,6 +1,7 @@
 """Numbers and lists in words, and the error for an index that is out of range."""
 
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 
 def check_index(what: str, index: int, count: int) -> None:
@@ -48,4 +49,13 @@ def runs_of_numbers(numbers: Iterable[int]) -> list[tuple[int, int]]:
             runs[-1] = runs[-1][0], number
         else:
             runs.append((number, number))
+    return runs
+
+
+def runs_of(values: Iterable) -> list[tuple]:
+    """(value, first index, length) of the runs of equal neighbors."""
+    runs, start = [], 0
+    for value, group in groupby(values):
+        runs.append((value, start, len(list(group))))
+        start += runs[-1][2]
     return runs

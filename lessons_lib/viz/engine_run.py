@@ -7,11 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lessons_lib.recording.engine_moments import DECODE, PREFILL, EngineMoment, engine_moments
-from lessons_lib.recording.words import listed
+from lessons_lib.recording.words import listed, runs_of
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
-from lessons_lib.viz.masks.token_axis import runs_of
 from lessons_lib.viz.pressure import grid
 from lessons_lib.viz.stepper import Stepper
 

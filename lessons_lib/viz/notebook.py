@@ -1,5 +1,6 @@
 """What a cell can do only in a notebook: say how far it is, in a line that its result replaces."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -7,12 +8,7 @@ T = TypeVar("T")
 
 
 def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
+    return "IPython" in sys.modules and hasattr(sys.modules["IPython"].get_ipython(), "kernel")
 
 
 def with_progress(items: Sequence[T], told: Callable[[T], str]) -> Iterator[T]:

@@ -35,12 +35,8 @@ def draw_stale_graph() -> Picture:
             d.rect(left, y, 60, _HEIGHT, NEUTRAL, EDGE)
             d.text(left + 30, y + _HEIGHT / 2, reader, 12, "middle", on=NEUTRAL)
             end = _TOP + target * _STEP + _HEIGHT / 2 + (6 if row > target else 0)
-            d.lines(
-                f"M{number(left + 62)} {number(y + _HEIGHT / 2)}L{number(cells - 6)} {number(end)}",
-                INK,
-                1.5,
-                arrow=True,
-            )
+            way = f"M{number(left + 62)} {number(y + _HEIGHT / 2)}L{number(cells - 6)} {number(end)}"
+            d.lines(way, INK, 1.5, arrow=True)
         told.append(f"{title}: the graph reads 0x10, {memory[0]}; the engine reads {ADDRESSES[read]}, {memory[read]}")
     d.text(16, d.height - 14, "A replay never fails: it computes with what is at 0x10.", 12, fill=SOFT_INK)
     return d.picture(". ".join(told) + ".")

@@ -290,7 +290,6 @@ PICTURES = {
     "no points": lambda: draw_roofline(MACHINE, []),
     "token bars": lambda: draw_token_bars(THREE_TOKENS, TOKENS),
     "gantts": lambda: draw_gantts({"a": Simulation(), "b": SMALL_RUN, "a long name " * 9: LONG_RUN}),
-    "gantts with tiers": lambda: draw_gantts({"a": LONG_RUN}, requests=LONG_NAMES),
     "padded batch": lambda: draw_padded_batch("AB", [["", "a"], ["b", "c"]], [[0, 1], [1, 1]], [[1, 0], [0, 1]]),
     "slot rows": lambda: draw_slot_rows(CONTINUOUS, 2, 16),
     "kinds": lambda: draw_kinds(

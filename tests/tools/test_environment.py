@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tomllib
@@ -220,7 +219,6 @@ case "$2" in install) /usr/bin/touch {tmp_path}/there ;; find) [ -e {tmp_path}/t
 @pytest.mark.parametrize(
     "arguments, gone, words",
     [
-        (["lab", "--port", "eight"], "", "PORT=eight is not a port"),
         (["nbgrader"], "", "make nbgrader FOLDER=course"),
         (["verify"], "", "make verify ARGS=certificate.html"),
         (["lab"], "tools", "needs the other files of the course"),
@@ -499,27 +497,14 @@ def test_what_another_call_installed_meanwhile_is_not_installed_again(machine, m
 # --- starting JupyterLab -----------------------------------------------------------------------------
 
 
-def test_a_taken_port_is_named_and_another_is_found_when_none_was_asked_for():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(SetupError, match=f"Port {port} is in use"):
-            lab.choose_port(str(port))
-        assert lab.choose_port("", first=port) > port
-
-
-@pytest.mark.parametrize("port", ["0", "65536", "eight", "-1", "80 80", "²", "٣", "9" * 5000])
-def test_what_is_not_a_port_is_refused(port):
-    with pytest.raises(SetupError, match="is not a port"):
-        lab.choose_port(port)
-
-
 def test_lab_without_a_screen_and_as_root():
     assert lab.has_screen("win32", {}) and lab.has_screen("linux", {"DISPLAY": ":0"})
     assert not lab.has_screen("linux", {}) and not lab.has_screen("darwin", {"SSH_CONNECTION": "a b"})
-    plain = lab.lab_command("python", "/course", 8888, True, 1000, ["--ip=0.0.0.0"])
-    assert {"--no-browser", "--allow-root"} <= set(lab.lab_command("python", "/course", 8888, False, 0))
+    plain = lab.lab_command("python", "/course", True, 1000, ["--port", "", "--ip=0.0.0.0"])
+    assert {"--no-browser", "--allow-root"} <= set(lab.lab_command("python", "/course", False, 0))
+    assert "--port" not in plain and "--port-retries=0" not in plain
+    with_a_port = lab.lab_command("python", "/course", True, 1000, ["--port", "9999"])
+    assert with_a_port[-3:] == ["--port-retries=0", "--port", "9999"]
     assert not {"--no-browser", "--allow-root"} & set(plain) and plain[-1] == "--ip=0.0.0.0"
     assert "--LabApp.workspaces_dir=/course/work/.lab/workspaces" in plain
 
@@ -568,7 +553,9 @@ def test_lab_serves_the_learners_copy(tmp_path):
     lesson.parent.mkdir()
     lesson.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
     port, log = free_port(), tmp_path / "log"
-    command = lab.lab_command(sys.executable, str(tmp_path), port, False, os.getuid(), ["--IdentityProvider.token="])
+    command = lab.lab_command(
+        sys.executable, str(tmp_path), False, os.getuid(), ["--port", str(port), "--IdentityProvider.token="]
+    )
     with open(log, "wb") as file:
         server = subprocess.Popen(command, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
     try:

@@ -3,7 +3,7 @@
 import pytest
 
 from lessons_lib.checks.lessons import released_pages
-from tools.minutes import EASY_LINES, FAILED_CHECK, UNDERSTAND, _prose, _solution, minutes_of
+from tools.minutes import CODE_LINES, EASY_LINES, FAILED_CHECK, UNDERSTAND, _prose, _solution, minutes_of
 
 PAGES = released_pages()
 SLACK = 5  # minutes; readers differ by more
@@ -19,10 +19,10 @@ def test_a_lesson_takes_ninety_minutes_and_says_what_it_takes(page):
 def test_only_what_is_written_is_counted_as_written():
     stub = 'def f(a):\n    """What it does."""\n    b = a\n    raise NotImplementedError\n'
     solved = 'import os\n\ndef f(a):\n    """What it does."""\n    b = a\n    return b\n'
-    assert _solution(solved, stub) == pytest.approx(UNDERSTAND + FAILED_CHECK + 1 + 3 / 15)
+    assert _solution(solved, stub) == pytest.approx(UNDERSTAND + FAILED_CHECK + 1 + 3 / CODE_LINES)
     long = "def f(a):\n" + "".join(f"    a += {n}\n" for n in range(30))
     assert _solution(long, "def f(a):\n    pass\n") == pytest.approx(
-        UNDERSTAND + FAILED_CHECK + EASY_LINES + (30 - EASY_LINES) / 2 + 2 / 15
+        UNDERSTAND + FAILED_CHECK + EASY_LINES + (30 - EASY_LINES) / 2 + 2 / CODE_LINES
     )
 
 

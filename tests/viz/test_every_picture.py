@@ -16,7 +16,7 @@ from svg_reading import assert_sound
 from lessons_lib import viz
 from lessons_lib.attention.masks import tag_tokens
 from lessons_lib.recording.trace import Trace
-from lessons_lib.viz import batches, cache, charts, masks, programs, softmax, timelines
+from lessons_lib.viz import batches, cache, masks, programs, softmax, timelines
 from lessons_lib.viz.drawing.night import CHART
 from lessons_lib.viz.drawing.picture import Picture
 
@@ -65,7 +65,6 @@ REFUSED = [
     (lambda: softmax.draw_softmax_step(SOFTMAX, 4, "abcdefghij"), "no step 4; it may be from 0 to 3"),
     (lambda: programs.draw_program(ADD, 3), "no program 3; it may be from 0 to 2"),
     (lambda: programs.watch(DECODE), "no moments. Record it with `moments_of="),
-    (lambda: charts.line_chart([1, 2], {"a": [1]}, xlabel="", ylabel="", alt="a"), "'a' has 1 values; x has 2"),
     (lambda: batches.draw_packed_step(packed_step([161], [0]), str), "161 tokens; at most 160"),
     (lambda: masks.draw_mask(MASK[:, :4], TAGS, TAGS), r"shape \[5, 4\]; with 5 queries and 5 keys it must"),
     (lambda: masks.draw_mask(MASK.float(), TAGS, TAGS), "dtype torch.float32; it must be torch.bool"),

@@ -10,7 +10,7 @@ from tools.authoring.errors import BuildError
 from tools.authoring.execute import LIBRARY
 from tools.authoring.glossary import glossary
 from tools.authoring.start_page import START, start_page
-from tools.authoring.tiles import FOLDER, OPENINGS, main_pictures, opening, tiles
+from tools.authoring.tiles import FOLDER, OPENINGS, main_pictures, opening, tile
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 def pages(root: Path) -> dict[str, str]:
     """The files made from all lessons together, {path: text}: glossary, start page, pictures."""
     lessons, pictures = lesson_files(root), main_pictures(root)
-    shown = tiles(pictures)
+    shown = {number: tile(number, svg) for number, svg in pictures.items()}
     pages = {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons, shown)}
     pages |= {f"{FOLDER}/{number}.svg": svg for number, svg in shown.items()}
     pages |= {f"{OPENINGS}/{number}.svg": opening(svg) for number, svg in pictures.items()}

@@ -24,7 +24,7 @@ from lessons_lib.checks import registry as course_registry
 from lessons_lib.checks.exercise import Exercise
 from tools.authoring.colab import colab_cell
 from tools.authoring.errors import BuildError
-from tools.authoring.stub import Reference, find_reference, mark_solution
+from tools.authoring.stub import find_reference, mark_solution
 from tools.site.doors import home_of_record
 
 MEASURED = "measured"
@@ -50,13 +50,13 @@ class Lesson:
     Attributes:
         path: the .py file.
         notebook: its cells, each with id, tags and nbgrader metadata, without outputs.
-        references: {exercise id: its reference code}.
+        references: {exercise id: the name of its function or class}.
     """
 
     def __init__(self, path: Path, registry=course_registry):
         self.path = Path(path)
         self.registry = registry
-        self.references: dict[str, Reference] = {}
+        self.references: dict[str, str] = {}
         if not re.fullmatch(r"\d\d_\w+", self.name):
             raise BuildError(f"{self.path.name}: a lesson's file is named like 00_one_request.py.")
         self.notebook = self._assemble()
@@ -98,12 +98,12 @@ class Lesson:
         exercise = self._exercise(id, where)
         module, name = exercise.reference.split(":")
         try:
-            reference = find_reference(exercise.reference)
-            code = mark_solution(reference.source, tuple(str(cell.metadata.get("given", "")).split()))
+            given = tuple(str(cell.metadata.get("given", "")).split())
+            code = mark_solution(find_reference(exercise.reference), given)
         except BuildError as error:
             raise BuildError(f"{where}: {error}") from None
         source = _replace_import(cell.source, module, name, code, where)
-        self.references[id] = reference
+        self.references[id] = name
         slug = id.replace(".", "-")
         write = nbformat.v4.new_code_cell(
             source,

@@ -27,11 +27,7 @@ class Built:
 
 
 def lesson_files(root: Path, numbers: tuple[str, ...] = ()) -> list[Path]:
-    """The lessons under root/solutions, or those of the given numbers ("00", "02").
-
-    Raises:
-        BuildError: a number that no file has.
-    """
+    """The lessons under root/solutions, or those of the given numbers, else BuildError."""
     files = sorted(Path(root, "solutions").glob("[0-9][0-9]_*.py"))
     unknown = [number for number in numbers if number not in [path.stem[:2] for path in files]]
     if unknown:
@@ -113,27 +109,13 @@ def read(root: Path, folder: str, name: str) -> NotebookNode | None:
 
 
 def _probes(lesson: Lesson) -> dict[str, str]:
-    """Code that fails the build if a learner couldn't solve an exercise the way the reference does.
-
-    Before the check, every name that the exercise's code takes from its module must exist in the notebook. Afterwards,
-    the check must have returned the notebook's own object, which it does only if that is correct.
-    """
-    probes = {}
-    for id, reference in lesson.references.items():
-        slug = id.replace(".", "-")
-        probes[f"ex-{slug}"] = (
-            f"_missing = [f'{{name}} ({{origin}})' for name, origin in {reference.needs!r}.items() if name not in "
-            "globals()]\n"
-            f"if _missing: raise NameError('exercise {id} uses names the notebook lacks. Import in or above its cell: "
-            "' + '; '.join(_missing))\n"
-            "del _missing"
-        )
-        probes[f"check-{slug}"] = (
-            f"if getattr({reference.name}, 'fn', {reference.name}).__module__ != '__main__': "
-            f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check "
-            "says')"
-        )
-    return probes
+    """Code that fails the build if a check refuses the reference code as it is in the notebook: else the check returns
+    the notebook's own object."""
+    return {
+        f"check-{id.replace('.', '-')}": f"if getattr({name}, 'fn', {name}).__module__ != '__main__': "
+        f"raise AssertionError('check {id} refuses the reference code run in the notebook: see what the check says')"
+        for id, name in lesson.references.items()
+    }
 
 
 def _with_measured_outputs(solved: NotebookNode, committed: NotebookNode) -> NotebookNode:

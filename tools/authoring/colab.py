@@ -11,11 +11,7 @@ TITLE = "#@title Install the course in Colab"
 
 
 def colab_cell(home: str) -> list[NotebookNode]:
-    """The cell in a list, or an empty list.
-
-    Args:
-        home: "owner/name" on GitHub, or "".
-    """
+    """The cell in a list, or an empty list. `home`: "owner/name" on GitHub, or ""."""
     if not home:
         return []
     source = (

@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor
 from nbformat import NotebookNode
 
 import lessons_lib
@@ -33,13 +34,9 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
 
     Args:
         folder: an empty folder for files that a run writes next to its outputs.
-        python_path: further folders to import from.
     """
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("NBGRADER_EXECUTION", "LESSONS_STRICT", "MPLBACKEND")
-    }
+    of_others = ("NBGRADER_EXECUTION", "LESSONS_STRICT", "MPLBACKEND")
+    environment = {key: value for key, value in os.environ.items() if key not in of_others}
     paths = [str(path) for path in (*python_path, LIBRARY)]
     return environment | {
         "LESSONS_PROGRESS": str(Path(folder) / "progress.json"),
@@ -55,21 +52,15 @@ def kernel_environment(folder: Path, python_path: tuple[Path, ...] = ()) -> dict
 
 
 def execute(
-    notebook: NotebookNode,
-    name: str,
-    *,
-    python_path: tuple[Path, ...] = (),
-    probes: Mapping[str, str] = {},
+    notebook: NotebookNode, name: str, *, python_path: tuple[Path, ...] = (), probes: Mapping[str, str] = {},
     left_out: Collection[str] = (),
-    timeout: float = 300,
-) -> Execution:
+) -> Execution:  # fmt: skip
     """Run the cells of a copy of the notebook.
 
     Args:
         name: what errors call it, such as "solutions/00_one_request".
         probes: {cell id: code that runs after the cell and leaves no trace}; what it raises fails the build.
         left_out: ids of cells that aren't run. They keep their place and number, without an output.
-        timeout: seconds a cell may take.
 
     Raises:
         BuildError: a cell raised, wrote to stderr or took too long; it is named.
@@ -81,7 +72,7 @@ def execute(
         workplace.mkdir()
         client = NotebookClient(
             notebook,
-            timeout=timeout,
+            timeout=300,
             kernel_name="python3",
             record_timing=False,
             store_widget_state=False,
@@ -141,17 +132,5 @@ def normalise(notebook: NotebookNode) -> None:
                 output.execution_count = number
             if "data" in output:
                 output.data.pop(WIDGET_VIEW, None)
-        cell.outputs = _merge_streams(cell.outputs)
+    CoalesceStreamsPreprocessor().preprocess(notebook, {})
     notebook.metadata.pop("widgets", None)
-
-
-def _merge_streams(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """One stream output where the kernel happened to send several chunks in a row."""
-    merged: list[NotebookNode] = []
-    for output in outputs:
-        last = merged[-1] if merged else None
-        if last and output.output_type == last.output_type == "stream" and output.name == last.name:
-            last.text += output.text
-        else:
-            merged.append(output)
-    return merged

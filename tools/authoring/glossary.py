@@ -20,11 +20,7 @@ class Definition:
 
 
 def definitions(lessons: list[Path]) -> list[Definition]:
-    """The definitions of all lessons, in alphabetical order.
-
-    Raises:
-        BuildError: a term is defined twice; later lessons may only use it.
-    """
+    """The definitions of all lessons, in alphabetical order; BuildError if a term is defined twice."""
     found: dict[str, Definition] = {}
     for path in lessons:
         for match in DEFINITION.finditer(path.read_text(encoding="utf-8")):

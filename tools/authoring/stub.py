@@ -5,12 +5,7 @@ that replace the function (`functools.cache`, `triton.jit`) make no difference.
 """
 
 import ast
-import builtins
 import importlib.util
-import io
-import symtable
-import tokenize
-from dataclasses import dataclass
 from pathlib import Path
 
 from tools.authoring.errors import BuildError
@@ -19,42 +14,25 @@ BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-@dataclass(frozen=True)
-class Reference:
-    """The source of one function or class of the library.
-
-    Attributes:
-        module, name: where it is defined.
-        source: its text, from the first decorator to the last line of its body.
-        needs: names it uses that its own module defines or imports: {name: an import that provides it}.
-    """
-
-    module: str
-    name: str
-    source: str
-    needs: dict[str, str]
-
-
-def find_reference(target: str) -> Reference:
-    """Read "package.module:name" from the module's file.
+def find_reference(target: str) -> str:
+    """The source of "package.module:name", from the first decorator to the last line of its body.
 
     Raises:
         BuildError: no such module, or it has no single top-level function or class of that name.
     """
     module, _, name = target.partition(":")
     text = _module_text(module, target)
-    tree = ast.parse(text)
-    found = [node for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and node.name == name]
+    definitions = [node for node in ast.parse(text).body if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+    found = [node for node in definitions if node.name == name]
     if len(found) != 1:
-        defined = [node.name for node in tree.body if isinstance(node, (*FUNCTIONS, ast.ClassDef))]
+        defined = [node.name for node in definitions]
         raise BuildError(
             f"reference {target!r}: {module} defines {len(found)} functions or classes named {name!r} at its top "
             f"level, and must define one. It has: {', '.join(defined) or 'none'}."
         )
     lines = text.splitlines()
     first = min([found[0].lineno, *(decorator.lineno for decorator in found[0].decorator_list)])
-    source = "\n".join(lines[first - 1 : _last_line(lines, found[0])])
-    return Reference(module, name, source, _needs(source, module, name, tree))
+    return "\n".join(lines[first - 1 : _last_line(lines, found[0])])
 
 
 def mark_solution(source: str, given: tuple[str, ...] = ()) -> str:
@@ -81,19 +59,15 @@ def mark_solution(source: str, given: tuple[str, ...] = ()) -> str:
 
 
 def _mark(lines: list[str], function: ast.FunctionDef) -> None:
-    """Put the markers around one body, in place. Lines are numbered from 1 in the tree."""
-    end = _last_line(lines, function)
-    header_line, colon = _header_end(lines, function)
-    if function.body[0].lineno == header_line:
-        # A body on its signature's line moves to a separate line.
-        indent = " " * (function.col_offset + 4)
-        header, rest = lines[header_line - 1][: colon + 1], lines[header_line - 1][colon + 1 :].strip()
-        lines[header_line - 1 : end] = [header, indent + BEGIN, indent + rest, *lines[header_line:end], indent + END]
-        return
-    indent = " " * function.body[0].col_offset
-    start = function.body[0].end_lineno + 1 if _has_docstring(function) else header_line + 1
-    while not lines[start - 1].strip():
-        start += 1
+    """Put the markers around one body, in place, with the comments above its first statement."""
+    end, indent = _last_line(lines, function), " " * function.body[0].col_offset
+    start = function.body[0].lineno  # counted from 1, as in the tree
+    if _has_docstring(function):
+        start = function.body[0].end_lineno + 1
+        while not lines[start - 1].strip():
+            start += 1
+    while lines[start - 2].lstrip().startswith("#"):
+        start -= 1
     lines[start - 1 : end] = [indent + BEGIN, *lines[start - 1 : end], indent + END]
 
 
@@ -112,20 +86,6 @@ def _has_docstring(function: ast.FunctionDef) -> bool:
 def _is_empty(function: ast.FunctionDef) -> bool:
     body = function.body[1:] if _has_docstring(function) else function.body
     return all(ast.unparse(statement) in ("pass", "...") for statement in body)
-
-
-def _header_end(lines: list[str], function: ast.FunctionDef) -> tuple[int, int]:
-    """Line and column of the colon that ends the signature: the first one outside all brackets."""
-    text = "\n".join(lines[function.lineno - 1 : function.end_lineno]) + "\n"
-    depth = 0
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.string in ("(", "[", "{"):
-            depth += 1
-        elif token.string in (")", "]", "}"):
-            depth -= 1
-        elif token.string == ":" and depth == 0:
-            return function.lineno + token.start[0] - 1, token.start[1]
-    raise AssertionError("a function has a colon")
 
 
 def _last_line(lines: list[str], node: ast.stmt) -> int:
@@ -148,32 +108,3 @@ def _module_text(module: str, target: str) -> str:
     if spec is None or spec.origin is None:
         raise BuildError(f"reference {target!r}: there is no module {module!r}. Correct `reference` of the exercise.")
     return Path(spec.origin).read_text(encoding="utf-8")
-
-
-def _needs(source: str, module: str, name: str, tree: ast.Module) -> dict[str, str]:
-    """The module's own names that the source uses, each with an import that provides it."""
-    origin = {}
-    for node in tree.body:
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                origin[alias.asname or alias.name.split(".")[0]] = ast.unparse(node)
-        elif isinstance(node, (*FUNCTIONS, ast.ClassDef)):
-            origin[node.name] = f"from {module} import {node.name}"
-        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                for part in ast.walk(target):
-                    if isinstance(part, ast.Name):
-                        origin[part.id] = f"from {module} import {part.id}"
-    used = _global_names(symtable.symtable(source, name, "exec"))
-    return {used_name: origin[used_name] for used_name in sorted(used) if used_name in origin and used_name != name}
-
-
-def _global_names(table: symtable.SymbolTable) -> set[str]:
-    names = {
-        symbol.get_name()
-        for symbol in table.get_symbols()
-        if symbol.is_referenced()
-        and not hasattr(builtins, symbol.get_name())
-        and (symbol.is_global() if table.get_type() != "module" else not symbol.is_assigned())
-    }
-    return names.union(*(_global_names(child) for child in table.get_children()))

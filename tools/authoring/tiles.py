@@ -62,12 +62,9 @@ def opening(svg: str) -> str:
     return start + OF_WIDGETS.sub("", HOVER.sub("", svg[len(tag) :])).strip() + "\n"
 
 
-def tiles(pictures: dict[str, str]) -> dict[str, str]:
-    return {number: tile(svg, MAIN_PICTURES[number][1]) for number, svg in pictures.items()}
-
-
-def tile(svg: str, part: tuple[int, ...]) -> str:
-    """A part of a picture, without what can't be seen at the size of a tile, and with one decimal."""
+def tile(number: str, svg: str) -> str:
+    """A part of a lesson's picture, without what can't be seen at the size of a tile, and with one decimal."""
+    part = MAIN_PICTURES[number][1]
     scale = min(most / side for most, side in zip(BOX, part[2:]))
     size = 'width="{:.0f}" height="{:.0f}"'.format(*(scale * side for side in part[2:]))
     style = image_style(svg)

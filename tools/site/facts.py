@@ -14,16 +14,7 @@ CPU = re.compile(r"^\| engine, fused \|.*\| ([\d.]+) \|$", re.MULTILINE)
 
 
 def facts() -> dict[str, str]:
-    """{name: number as text}.
-
-    lines      of code of the engine with its GPU path, in hundreds
-    gpu, cpu   tokens per second as a multiple of vLLM's, the mean of all workloads of the largest models that were
-               recorded beside it, and of one request at a time on a CPU
-    exercises  of all lessons
-
-    Raises:
-        ValueError: the page of benchmarks has no such row any more.
-    """
+    """{name: number as text}: lines of the engine with its GPU path; rates over vLLM's and one request's; exercises."""
     page = Path(ROOT, PAGE).read_text(encoding="utf-8")
     gpu, cpu = GPU.search(page), CPU.search(page)
     if not gpu or not cpu:

@@ -13,12 +13,7 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
 
 
 class CourseEngine:
-    """An LLMEngine behind the contract.
-
-    Attributes:
-        engine: the LLMEngine.
-        new: what the requests have got since the last `step` returned.
-    """
+    """An LLMEngine behind the contract. `new`: what the requests have got since the last `step` returned."""
 
     also = (PREFIXES, SAMPLING, TEXT)
 

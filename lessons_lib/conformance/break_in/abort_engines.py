@@ -93,12 +93,7 @@ class SilentAfterAnAbort(StoppingEngine):
 
 
 class WrongEngine(StoppingEngine):
-    """An engine that gives tokens after an abort.
-
-    Attributes:
-        aborted: requests that were aborted.
-        has_leaked: whether a step has given one of them a token.
-    """
+    """An engine that gives tokens after an abort; `has_leaked` once a step has done so."""
 
     has_leaked = False
 

@@ -17,11 +17,7 @@ MOST_HINTS = 3
 
 @dataclass
 class BreakIn:
-    """What became of the twelve mutants.
-
-    Attributes:
-        killed_by: number of the mutant, from 1 -> the name of a test that it fails.
-    """
+    """What became of the twelve mutants: number, from 1 -> the name of a test that it fails."""
 
     killed_by: dict[int, str] = field(default_factory=dict)
 
@@ -68,11 +64,7 @@ def break_in(tests: list[Test]) -> BreakIn:
 
 
 def check_break_in_tests(break_in_tests: Callable[[], list[Test]]) -> None:
-    """The check of the exercise.
-
-    Raises:
-        Mistake: as `break_in`, or a mutant survives. It has earned the share of those that don't.
-    """
+    """The check of the exercise: a Mistake has earned the share of the mutants that don't survive."""
     current_case.text = "break_in_tests()"
     result = break_in(break_in_tests())
     if left := result.survivors:

@@ -18,17 +18,13 @@ Change = Callable[[Any, Any, Any], None]  # (engine behind the contract, its LLM
 
 @dataclass(frozen=True)
 class Mutant:
-    """One engine with a mistake.
+    """An engine with a mistake, which `change` puts into a right one. Its docstring says what can be seen of it."""
 
-    Attributes:
-        observable: what can be seen of it from outside; the hint of one who hasn't found it.
-        lesson: that has the idea behind it.
-        change: puts it into a right engine.
-    """
-
-    observable: str
-    lesson: str
     change: Change
+
+    @property
+    def observable(self) -> str:
+        return self.change.__doc__ or ""
 
     def make_engine(self, **limits: int) -> ChatEngine:
         engine = right_engine(**limits)
@@ -60,16 +56,19 @@ def around(path: str) -> Callable[[Callable[..., Any]], Change]:
 
 @around("add_request")
 def gives_one_token_more(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    """An answer isn't as long as was asked for."""
     add(name, prompt, replace(params, max_tokens=params.max_tokens + 1))
 
 
 @around("add_request")
 def adds_the_company_to_the_seed(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    """A request with a seed draws other tokens when others run beside it."""
     company = len(course.engine.requests)
     add(name, prompt, params if params.seed is None else replace(params, seed=params.seed + company))
 
 
 def looks_for_stop_strings_in_each_piece(course: Any, engine: Any, scheduler: Any) -> None:
+    """An answer goes on past its stop string, when the string comes with more than one token."""
     stops: dict[str, tuple[str, ...]] = {}
     add, step = course.add_request, course.step
 
@@ -89,6 +88,7 @@ def looks_for_stop_strings_in_each_piece(course: Any, engine: Any, scheduler: An
 
 @around("step")
 def decodes_each_token_alone(course: Any, step: Any) -> list[NewTokens]:
+    """The pieces of a text, joined, aren't the text of all its tokens."""
     return [replace(each, text=course.engine.tokenizer.decode(each.token_ids)) for each in step()]
 
 
@@ -97,6 +97,7 @@ def decodes_each_token_alone(course: Any, step: Any) -> list[NewTokens]:
 
 @around("add_request")
 def keeps_what_it_refuses(course: Any, add: Any, name: str, prompt: list[int], params: Any) -> None:
+    """After a refusal the engine isn't as it was before."""
     if any(not 0 <= token < course.engine.vocab_size for token in prompt):
         add(name, [0], params)
         raise ValueError("unknown token")
@@ -105,6 +106,7 @@ def keeps_what_it_refuses(course: Any, add: Any, name: str, prompt: list[int], p
 
 @around("abort")
 def keeps_the_slot_of_the_aborted(course: Any, abort: Any, name: str) -> None:
+    """After an abort, fewer requests run at a time than before."""
     scheduler = course.engine.scheduler
     was_running = any(sequence.id.startswith(name) for sequence in scheduler.running)
     abort(name)
@@ -114,11 +116,12 @@ def keeps_the_slot_of_the_aborted(course: Any, abort: Any, name: str) -> None:
 
 @around("leave")
 def serves_on_after_a_disconnect(course: Any, leave: Any, name: str) -> None:
-    pass
+    """A client leaves, and its request isn't gone."""
 
 
 @around("events")
 def ends_a_stream_twice(course: Any, events: Any, *request: Any) -> Iterator[bytes]:
+    """A client reads the end of its answer more often than once."""
     with closing(events(*request)) as stream:
         for event in stream:
             yield event
@@ -133,6 +136,7 @@ def ends_a_stream_twice(course: Any, events: Any, *request: Any) -> Iterator[byt
 
 @around("engine.scheduler.preempt_sequence")
 def loses_a_block_at_preemption(course: Any, preempt: Any, scheduler: Any, output: Any, victim: Any) -> None:
+    """After memory was short, not all of it comes back."""
     is_first = not scheduler.num_preempted
     preempt(scheduler, output, victim)
     if is_first and scheduler.pool.free_queue:
@@ -141,17 +145,20 @@ def loses_a_block_at_preemption(course: Any, preempt: Any, scheduler: Any, outpu
 
 @around("engine.scheduler.preempt_sequence")
 def forgets_the_answer_of_the_preempted(course: Any, preempt: Any, scheduler: Any, output: Any, victim: Any) -> None:
+    """An answer is another one when memory is short."""
     preempt(scheduler, output, victim)
     victim.output_ids.clear()
 
 
 @around("engine.scheduler.block_hash")
 def hashes_a_block_alone(course: Any, block_hash: Any, parent: bytes, token_ids: Any) -> Any:
+    """A request isn't served as it would be alone: an earlier prompt had some of the same tokens elsewhere."""
     return block_hash(b"", token_ids)
 
 
 @around("engine.scheduler.pool.free")
 def frees_blocks_that_others_use(course: Any, free: Any, blocks: list[int]) -> None:
+    """Two requests have the same beginning. One is aborted, and then the other isn't served right."""
     pool = course.engine.scheduler.pool
     for block in blocks:
         if pool.ref_count.get(block, 0) > 1:
@@ -161,29 +168,9 @@ def frees_blocks_that_others_use(course: Any, free: Any, blocks: list[int]) -> N
 
 
 # The order is the one in which a learner meets the ideas.
-MUTANTS = [
-    Mutant("An answer isn't as long as was asked for.", "12", gives_one_token_more),
-    Mutant("A request with a seed draws other tokens when others run beside it.", "12", adds_the_company_to_the_seed),
-    Mutant(
-        "An answer goes on past its stop string, when the string comes with more than one token.",
-        "12",
-        looks_for_stop_strings_in_each_piece,
-    ),
-    Mutant("The pieces of a text, joined, aren't the text of all its tokens.", "12", decodes_each_token_alone),
-    Mutant("After a refusal the engine isn't as it was before.", "12", keeps_what_it_refuses),
-    Mutant("After an abort, fewer requests run at a time than before.", "12", keeps_the_slot_of_the_aborted),
-    Mutant("A client leaves, and its request isn't gone.", "14", serves_on_after_a_disconnect),
-    Mutant("A client reads the end of its answer more often than once.", "14", ends_a_stream_twice),
-    Mutant("After memory was short, not all of it comes back.", "10", loses_a_block_at_preemption),
-    Mutant("An answer is another one when memory is short.", "10", forgets_the_answer_of_the_preempted),
-    Mutant(
-        "A request isn't served as it would be alone: an earlier prompt had some of the same tokens elsewhere.",
-        "11",
-        hashes_a_block_alone,
-    ),
-    Mutant(
-        "Two requests have the same beginning. One is aborted, and then the other isn't served right.",
-        "11",
-        frees_blocks_that_others_use,
-    ),
-]
+MUTANTS = [*map(Mutant, (
+    gives_one_token_more, adds_the_company_to_the_seed, looks_for_stop_strings_in_each_piece, decodes_each_token_alone,
+    keeps_what_it_refuses, keeps_the_slot_of_the_aborted, serves_on_after_a_disconnect, ends_a_stream_twice,
+    loses_a_block_at_preemption, forgets_the_answer_of_the_preempted, hashes_a_block_alone,
+    frees_blocks_that_others_use,
+))]  # fmt: skip

@@ -39,14 +39,7 @@ def test_an_abort(make_engine: Callable[..., Any]) -> None:
 
 @dataclass
 class Outcome:
-    """What became of a test on an engine.
-
-    Attributes:
-        error: what it raised.
-        place: at which of its lines, as the end of a sentence.
-        returned: what it returned.
-        engines: those that it made.
-    """
+    """What a test raised, at which of its lines, what it returned, and the engines that it made."""
 
     error: BaseException | None = None
     place: str = ""
@@ -55,11 +48,7 @@ class Outcome:
 
 
 def check_one_test(test: Test) -> None:
-    """The check of the exercise.
-
-    Raises:
-        Mistake: a right engine fails the test, or a wrong one passes.
-    """
+    """The check of the exercise: right engines must pass the test, and wrong ones fail."""
     for name, (make_engine, idea) in abort_engines.RIGHT.items():
         current_case.text = f"on {name}, which is right"
         for _ in range(2):
@@ -88,7 +77,6 @@ def check_one_test(test: Test) -> None:
 
 
 def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
-    """What is wrong with a test that a right engine fails."""
     error = outcome.error
     what = (str(error) or "its assertion has no message").removesuffix(".")
     if isinstance(error, TooManySteps):

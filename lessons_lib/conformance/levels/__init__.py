@@ -11,11 +11,7 @@ SIZES = {"small": "manners", "medium": "memory", "large": "server"}
 
 
 def levels_up_to(name: str) -> list[Level]:
-    """The levels up to one of them, or up to the last of a size.
-
-    Raises:
-        ValueError: there is no such level or size.
-    """
+    """The levels up to one of them, or up to the last of a size; else ValueError."""
     names = [level.name for level in LEVELS]
     last = SIZES.get(name, name)
     if last not in names:

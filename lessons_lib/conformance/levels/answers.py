@@ -96,9 +96,7 @@ def full_context(run: Run) -> None:
     _alone(run, a_prompt(limit - 1), 1, ignore_eos=True, stop_token_ids=(last,))
 
 
-@LEVEL.item(
-    "What does not fit in the context is refused, or ends with `length` where the context ends", "Engine.add_request"
-)
+@LEVEL.item("What does not fit in the context is refused, or ends there with `length`", "Engine.add_request")
 def beyond_the_context(run: Run) -> None:
     for limit in (64, 40):
         _beyond(run.another(max_model_len=limit), limit)

@@ -168,9 +168,7 @@ def no_starvation(run: Run) -> None:
     run.finish()
 
 
-@LEVEL.item(
-    "A step computes at most `max_num_batched_tokens` tokens; only a prompt's last part gives a token", "05", MODEL
-)
+@LEVEL.item("A step keeps to `max_num_batched_tokens`; only a prompt's last part gives a token", "05", MODEL)
 def token_budget(run: Run) -> None:
     for budget in (8, 13):
         run = run.another(max_num_batched_tokens=budget)

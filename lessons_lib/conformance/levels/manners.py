@@ -370,7 +370,7 @@ def _kept_through_a_fault(run: Run) -> None:
 def serves_on_after_a_fault(run: Run) -> None:
     for at_pass in (1, 3):
         run = run.another()
-        old = tuple(run.add(a_prompt(6, index), 8, ignore_eos=True) for index in range(5))
+        old = tuple(run.add_many(5, 6, 8))
         _fail_once(run, at_pass)
         for name in old:
             run.requests[name].finish_reason = run.requests[name].finish_reason or "error"
@@ -380,12 +380,7 @@ def serves_on_after_a_fault(run: Run) -> None:
         run.check_answers(but=old)
 
 
-@LEVEL.item(
-    "A stream in a pass that fails goes on with the right tokens, ends, or raises; it doesn't wait",
-    "Engine.stream",
-    MODEL,
-    STREAM,
-)
+@LEVEL.item("A stream in a pass that fails goes on rightly, ends, or raises", "Engine.stream", MODEL, STREAM)
 def stream_in_a_failed_pass(run: Run) -> None:
     for at_pass in (1, 3):
         run = run.another()

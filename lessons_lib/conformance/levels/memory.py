@@ -8,13 +8,10 @@ from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels.manners import _fail_once
 from lessons_lib.conformance.oracle import FAMILIES, a_prompt
 from lessons_lib.conformance.served import Broken
+from lessons_lib.kv_cache.block_pool import blocks_for
 
 LEVEL = Level("memory", "Blocks, and too few of them")
 REQUESTS = ((17, 12), (3, 20), (9, 9), (25, 6), (1, 24), (12, 12))
-
-
-def _blocks(num_tokens: int, block_size: int) -> int:
-    return -(-num_tokens // block_size)
 
 
 def _add_all(run: Run) -> None:
@@ -40,7 +37,7 @@ def blocks_on_demand(run: Run) -> None:
             continue
         in_cache = len(served.prompt) + len(served.tokens) - 1
         used = run.limits.num_blocks - run.free_blocks()
-        least, most = _blocks(in_cache, size), _blocks(in_cache + 2, size) + 1
+        least, most = blocks_for(in_cache, size), blocks_for(in_cache + 2, size) + 1
         if used < least:
             raise Broken(
                 f"the only request has {in_cache} tokens in the cache, which need {least} blocks of {size}; "
@@ -73,17 +70,12 @@ def never_fits(run: Run) -> None:
     run.add(a_prompt(4), 6, ignore_eos=True)
     run.step()
     free = run.free_blocks()
-    for prompt, params, why in (
-        (a_prompt(30), Params(4), "a prompt of 30 tokens needs 8 blocks of 4"),
-        (
-            a_prompt(4),
-            Params(30, ignore_eos=True),
-            "a prompt of 4 tokens and an answer of 30 come to 33 tokens in the cache (the last one is never computed), "
-            "9 blocks of 4",
-        ),
+    for length, max_tokens, why in (
+        (30, 4, "a prompt of 30 tokens needs 8 blocks of 4"),
+        (4, 30, "a prompt of 4 tokens and an answer of 30 (the last token is never computed) need 9 blocks of 4"),
     ):
         try:
-            run.engine.add_request("large", prompt, params)
+            run.engine.add_request("large", a_prompt(length), Params(max_tokens, ignore_eos=True))
         except Exception:  # of any kind: it was refused
             if STEPS in run.features and run.free_blocks() != free:
                 raise Broken("a request larger than the pool was refused, and the free blocks changed.") from None
@@ -146,8 +138,7 @@ def fault_under_pressure(run: Run) -> None:
 @LEVEL.item("Preempted requests are computed anew within `max_num_batched_tokens`", "10", BLOCKS, MODEL)
 def budget_under_pressure(run: Run) -> None:
     run = run.another(max_num_batched_tokens=8, num_blocks=12)
-    for index in range(4):
-        run.add(a_prompt(6, index), 24, ignore_eos=True)
+    run.add_many(4, 6, 24)
     run.finish()
     run.check_budget()
 

@@ -16,10 +16,7 @@ def draw_padded_batch(
     attention_mask: Sequence[Sequence[int]],
     position_ids: Sequence[Sequence[int]],
 ) -> Picture:
-    """One row per request: each token's text above its position, padding hatched.
-
-    tokens, attention_mask and position_ids have the shape of the batch, such as a tensor's `.tolist()`.
-    """
+    """One row per request: each token's text above its position, padding hatched."""
     columns = len(tokens[0])
     width, y = min(64.0, (WIDTH - _LEFT - 12) / columns), 14.0
     d = Drawing()

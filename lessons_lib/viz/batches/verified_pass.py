@@ -14,23 +14,15 @@ _LEFT, _CELL, _HEIGHT, _BLOCK, _SIZE = 156, 92, 27, 24, 12
 
 @dataclass(frozen=True)
 class VerifiedRow:
-    """The work of one pass for one sequence.
-
-    Attributes:
-        name: the sequence's.
-        last: its last token before the pass.
-        draft, own: the guesses; what the model draws behind `last` and behind each guess.
-        num_new: how many of `own` the sequence got.
-        blocks, freed: its blocks in the pass, in order; how many of them, at the end, became free.
-    """
+    """A pass for one sequence: its last token, guesses, the model's draws, and how many of these are new."""
 
     name: str
     last: int
     draft: tuple[int, ...]
     own: tuple[int, ...]
-    num_new: int
+    num_new: int  # how many of `own` the sequence got
     blocks: tuple[int, ...]
-    freed: int
+    freed: int  # how many of them, at the end, became free
 
 
 def recorded_verify(verify: Callable[..., None], passes: list[tuple[VerifiedRow, ...]]) -> Callable[..., None]:

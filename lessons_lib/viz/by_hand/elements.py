@@ -59,11 +59,7 @@ def row_tags(lengths: Sequence[int], cached: Sequence[int], padding: int = 0) ->
 
 
 def pool_by_hand(num_blocks: int = 12, block_size: int = 4, calls: Sequence[tuple[str, int]] = ()) -> ByHand:
-    """A block pool: append tokens to requests A to F, free them, and see where their blocks come from and go.
-
-    Args:
-        calls: what has been done before: (request, tokens appended to it).
-    """
+    """A block pool by hand. `calls`: what was done before, (request, tokens appended to it)."""
     pool, tables = BlockPool(num_blocks, block_size), {}
     for name, tokens in calls:
         tables.setdefault(name, BlockTable(pool)).append(tokens)

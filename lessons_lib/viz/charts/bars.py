@@ -12,15 +12,9 @@ _NAME = 46  # characters; longer names take several lines, so that bars have roo
 
 @styled
 def draw_bars(
-    values: Mapping[str, float],
-    unit: str,
-    title: str = "",
-    note: str = "",
-    own: Sequence[str] = (),
-    limit: tuple[str, float] | None = None,
-    most: float | None = None,
-    hollow: Sequence[str] = (),
-) -> Picture:
+    values: Mapping[str, float], unit: str, title: str = "", note: str = "", own: Sequence[str] = (),
+    limit: tuple[str, float] | None = None, most: float | None = None, hollow: Sequence[str] = (),
+) -> Picture:  # fmt: skip
     """One bar per value, in the given order, with its name before it and its value after it.
 
     Args:

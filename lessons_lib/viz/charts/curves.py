@@ -11,21 +11,14 @@ _SIZE = (6.75, 3.2)  # inches: 648 x 307 pixels in the page
 
 @styled
 def line_chart(
-    x: Sequence[float],
-    series: Mapping[str, Sequence[float]],
-    *,
-    xlabel: str,
-    ylabel: str,
-    alt: str,
-    title: str = "",
+    x: Sequence[float], series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str, alt: str, title: str = "",
     log: str = "",
-) -> Picture:
+) -> Picture:  # fmt: skip
     """Curves over the same x, each labeled with its name.
 
     series  name -> as many values as x has
     log     axes with a logarithmic scale: "", "x", "y" or "xy"
     """
-    _check_lengths(series, len(x), "x")
     fig, ax = new_figure(*_SIZE)
     for n, (name, values) in enumerate(series.items()):
         style = look(n) | {"linestyle": DASHES[n % len(DASHES)], "markevery": max(1, len(x) // 12)}
@@ -44,9 +37,3 @@ def line_chart(
     ax.set(xlabel=xlabel, ylabel=ylabel)
     ax.set_title(title, pad=10)
     return Picture.from_figure(fig, alt)
-
-
-def _check_lengths(series: Mapping[str, Sequence[float]], length: int, what: str) -> None:
-    for name, values in series.items():
-        if len(values) != length:
-            raise ValueError(f"series {name!r} has {len(values)} values; {what} has {length}. They must match.")

@@ -15,11 +15,7 @@ _ROUNDING = 1e-6  # how far below 1 a sum of float32 may be
 def draw_token_bars(
     names: Sequence[str], columns: Mapping[str, Sequence[float]], title: str = "Probabilities of the next token"
 ) -> Picture:
-    """One row per token, one column of bars per setting. A token that can't be sampled is hatched.
-
-    names    texts of the likeliest tokens, likeliest first
-    columns  setting -> a probability for each name; 0 if it was cut. The rest up to 1 is "all others".
-    """
+    """One row per token, one column of bars per setting; a token that can't be sampled, 0, is hatched."""
     rows = [*map(show_token, names), _OTHERS]
     fig, axes = new_figure(WIDE, 0.8 + 0.27 * len(rows), 1, len(columns), squeeze=False, sharey=True, sharex=True)
     told = []

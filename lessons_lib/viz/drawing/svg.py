@@ -82,18 +82,9 @@ class Drawing:
         self._parts.append(element[:tag] + self._marks + element[tag:])
 
     def rect(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        fill: str = "none",
-        stroke: str | None = None,
-        stroke_width: float = 1,
-        dashed: bool = False,
-        radius: float = 0,
-        title: str | None = None,
-    ) -> None:
+        self, x: float, y: float, width: float, height: float, fill: str = "none", stroke: str | None = None,
+        stroke_width: float = 1, dashed: bool = False, radius: float = 0, title: str | None = None,
+    ) -> None:  # fmt: skip
         """A rectangle; `title` is its hover text. A fill without a stroke gets an outline; "none" leaves it out."""
         if stroke is None and min(width, height) >= 8 and len(fill) == 7 and fill != PAPER:
             stroke = outline(fill)
@@ -102,30 +93,21 @@ class Drawing:
             extra += f' stroke="{stroke}"' + (f' stroke-width="{number(stroke_width)}"' if stroke_width != 1 else "")
         if dashed:
             extra += ' stroke-dasharray="3 3"'
-        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"
-        self._add(f'<rect {size} fill="{fill}"{extra}{end}')
+        self._box(x, y, width, height, f'fill="{fill}"{extra}', end)
+
+    def _box(self, x: float, y: float, width: float, height: float, look: str, end: str = ' pointer-events="none"/>'):
+        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
+        self._add(f"<rect {size} {look}{end}")
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
         """Slanted lines over a part of a cell: computed for nothing, or reserved for nothing."""
-        self._add(
-            f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
-            f'fill="{_HATCH_URL}" pointer-events="none"/>'
-        )
+        self._box(x, y, width, height, f'fill="{_HATCH_URL}"')
 
     def text(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        size: float = 13,
-        anchor: str = "start",
-        bold: bool = False,
-        fill: str = INK,
-        mono: bool = False,
-        halo: str | None = None,
-        on: str | None = None,
-    ) -> None:
+        self, x: float, y: float, text: str, size: float = 13, anchor: str = "start", bold: bool = False,
+        fill: str = INK, mono: bool = False, halo: str | None = None, on: str | None = None,
+    ) -> None:  # fmt: skip
         """Text whose *middle* line is at y. `anchor` is "start", "middle" or "end"; `halo` is a rim around the
         letters. `on` is the color that it lies on, which then gives ink and halo.
         """
@@ -187,19 +169,9 @@ class Drawing:
         self._parts.append("</g>")
 
     def cell(
-        self,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        fill: str,
-        label: str = "",
-        title: str | None = None,
-        hatched: float = 0.0,
-        pale: str = PAPER,
-        framed: bool = False,
-        size: float = 13,
-    ) -> None:
+        self, x: float, y: float, width: float, height: float, fill: str, label: str = "", title: str | None = None,
+        hatched: float = 0.0, pale: str = PAPER, framed: bool = False, size: float = 13,
+    ) -> None:  # fmt: skip
         """One cell of a grid.
 
         hatched  share of the cell, 0 to 1, from its foot upwards, that is waste: hatched, on the colour `pale`
@@ -211,12 +183,9 @@ class Drawing:
         # Narrower cells would be all outline.
         rim = outline(seen) if width >= 8 and seen.startswith("#") else None
         self.rect(x, y, width, height, seen, rim, title=title)
+        if 0 < hatched < 1:
+            self._box(x, y + height - waste, width, waste, f'fill="{pale}"')
         if hatched:
-            if hatched < 1:
-                self._add(
-                    f'<rect x="{number(x)}" y="{number(y + height - waste)}" width="{number(width)}" '
-                    f'height="{number(waste)}" fill="{pale}" pointer-events="none"/>'
-                )
             self.hatch(x, y + height - waste, width, waste)
         if framed:
             self.frame(x, y, width, height, seen)
@@ -235,22 +204,13 @@ class Drawing:
             rim = halo_on(on)
         for stroke, inset in ((rim, 2 * line), (ink, line)):
             if stroke and (stroke == ink or width > 4 * line):
-                self._add(
-                    f'<rect x="{number(x + inset / 2)}" y="{number(y + inset / 2)}" width="{number(width - inset)}" '
-                    f'height="{number(height - inset)}" fill="none" stroke="{stroke}" stroke-width="{number(inset)}" '
-                    'pointer-events="none"/>'
-                )
+                look = f'fill="none" stroke="{stroke}" stroke-width="{number(inset)}"'
+                self._box(x + inset / 2, y + inset / 2, width - inset, height - inset, look)
 
     def chip(
-        self,
-        x: float,
-        y: float,
-        text: str,
-        fill: str = NEUTRAL,
-        stroke: str | None = None,
-        stroke_width: float = 1,
+        self, x: float, y: float, text: str, fill: str = NEUTRAL, stroke: str | None = None, stroke_width: float = 1,
         title: str | None = None,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """A word in a box of its own width (fixed-width font). Returns the width. y is the upper edge."""
         width = chip_width(text)
         self.rect(x, y, width, 24, fill, stroke, stroke_width, radius=3, title=title)

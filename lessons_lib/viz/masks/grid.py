@@ -13,11 +13,11 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 from lessons_lib.recording.mask_text import cached_keys, count_text, describe_mask, names_for, read_pairs, read_row
-from lessons_lib.recording.words import check_index, count
+from lessons_lib.recording.words import check_index, count, runs_of
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
+from lessons_lib.viz.masks.token_axis import TokenAxis
 
 LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
 _MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
@@ -31,13 +31,7 @@ _PADDING_AT_WORK = mix(NEUTRAL, INK, 0.3)
 
 @dataclass(frozen=True)
 class _Sheet:
-    """What is drawn, and where.
-
-    may      for each query, for each key: whether it may attend
-    differs  the same: whether the rules say otherwise
-    cached   for each key: whether it is in the cache
-    band     width of the letters of the queries
-    """
+    """What is drawn, and where: for each query, for each key, whether it may attend, and whether the rules differ."""
 
     rows: TokenAxis
     columns: TokenAxis
@@ -52,14 +46,9 @@ class _Sheet:
 
 
 def draw_mask(
-    mask: torch.Tensor,
-    queries: Tags,
-    keys: Tags,
-    names: Sequence[str] | None = None,
-    row: int | None = None,
-    rules=RULES,
-    title: str = "",
-) -> Picture:
+    mask: torch.Tensor, queries: Tags, keys: Tags, names: Sequence[str] | None = None, row: int | None = None,
+    rules=RULES, title: str = "",
+) -> Picture:  # fmt: skip
     """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
 
     Args:

@@ -16,9 +16,9 @@ import torch
 from lessons_lib.attention.masks import Tags, not_in_the_future, same_sequence
 from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
 from lessons_lib.recording.mask_text import ranges, reason
+from lessons_lib.recording.words import runs_of
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
-from lessons_lib.viz.masks.token_axis import runs_of
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
 _HEAD = 60.0  # the minimum width for the words above the columns

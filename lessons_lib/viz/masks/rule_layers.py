@@ -51,12 +51,9 @@ def _mask_of(layer: Sequence[str]) -> Rule:
 
 
 def draw_layer(
-    names: Sequence[str],
-    tokens: Sequence[Sequence[str]],
-    layer: Sequence[str],
-    answers: Sequence[str],
+    names: Sequence[str], tokens: Sequence[Sequence[str]], layer: Sequence[str], answers: Sequence[str],
     right: Sequence[str],
-) -> Picture:
+) -> Picture:  # fmt: skip
     """The row's mask with the rules of one layer. Crossed out: cells that the other rules would forbid."""
     tags = tag_tokens([len(own) for own in tokens])
     mask, wanted = _mask_of(layer)(tags, tags), _mask_of(LAYERS[-1])(tags, tags)

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 from lessons_lib.attention.masks import PADDING, Tags
+from lessons_lib.recording.words import runs_of
 from lessons_lib.viz.drawing.palette import NEUTRAL, color_of
 
 _LETTER_EM = 0.74  # width and height of a bold capital, in font sizes
 _EVERY_TOKEN = 13  # pixels; in narrower cells, a run has one letter
-
-
-def runs_of(values: Sequence) -> list[tuple]:
-    """(value, first index, length) of the runs of equal neighbors."""
-    runs, start = [], 0
-    for value, group in groupby(values):
-        size = len(list(group))
-        runs.append((value, start, size))
-        start += size
-    return runs
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from lessons_lib.viz.notebook import in_notebook
+
 _IMPORT = re.compile(r'^import .*? from "(.+?)";\n', re.MULTILINE)
 
 
@@ -57,11 +59,8 @@ def _script(module: Path) -> str:
 
 def _running_cell() -> object:
     """What tells a cell from others, also when it runs again; outside of notebooks always the same."""
-    if "IPython" not in sys.modules:
+    if not in_notebook():
         return "no notebook"
-    shell = sys.modules["IPython"].get_ipython()
-    if shell is None or not hasattr(shell, "get_parent"):
-        return "no notebook"
-    request = shell.get_parent()
+    request = sys.modules["IPython"].get_ipython().get_parent()
     # Some clients name no cell, nor do all of them count what they execute; each request has an id.
     return request.get("metadata", {}).get("cellId") or request.get("header", {}).get("msg_id")

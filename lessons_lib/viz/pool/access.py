@@ -9,20 +9,8 @@ from lessons_lib.recording.words import count, numbered, span
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, outline, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
-from lessons_lib.viz.pool.bays import (
-    CHIP,
-    CHIP_LINE,
-    LEFT,
-    NUMBER_CELL,
-    PANEL,
-    Bay,
-    Lot,
-    bay_corner,
-    cell_corner,
-    chip_width,
-    draw_bays,
-    draw_chips,
-)
+from lessons_lib.viz.pool import bays
+from lessons_lib.viz.pool.bays import LEFT, Bay, Lot
 from lessons_lib.viz.pool.words import Holding, block_title, cell_title, holding
 
 _READ, _HELD = 0.5, 0.86  # how far a request's color is lightened
@@ -40,7 +28,7 @@ def draw_pool_access(step: PagedStep) -> Picture:
     size = f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'slot')}"
     d.text(LEFT, y + 8, f"{size}; a slot has room for one token's keys and values", 12, fill=SOFT_INK)
     written = {slot for slots in step.written.values() for slot in slots}
-    lot = draw_bays(d, step.pool, y + 20, lambda block, owners: _bay(step, written, block, owners))
+    lot = bays.draw_bays(d, step.pool, y + 20, lambda block, owners: _bay(step, written, block, owners))
     _marks(d, step, lot, y + 20)
     right = _requests(d, step, y)
     d.height = _footer(d, step, max(y + 28 + lot.height, right, y + 200))
@@ -136,14 +124,16 @@ def _marks(d: Drawing, step: PagedStep, lot: Lot, y: float) -> None:
     """A frame around each cell that is written, and a dot in each that is read."""
     line, size = min(2.0, lot.cell / 4), step.block_size
     # Where the cell has a number, the dot is in the corner.
-    dot_x, dot_y = (lot.cell - 5.5, 4) if lot.cell >= NUMBER_CELL else ((lot.cell - 1) / 2, (lot.cell_height - 1) / 2)
+    dot_x, dot_y = (
+        (lot.cell - 5.5, 4) if lot.cell >= bays.NUMBER_CELL else ((lot.cell - 1) / 2, (lot.cell_height - 1) / 2)
+    )
     for table in step.pool.tables:
         written = set(step.written[table.request])
         for index, block in enumerate(table.blocks):
             dots = {INK: "", text_on(color_of(table.request)): ""}
             with d.marked([(table.request, str(block))]):
                 for offset in range(holding(table, index, size).tokens):
-                    x, top = cell_corner(lot, offset, *bay_corner(lot, block, y))
+                    x, top = bays.cell_corner(lot, offset, *bays.bay_corner(lot, block, y))
                     is_new = block * size + offset in written
                     dots[text_on(color_of(table.request)) if is_new else INK] += (
                         f"M{number(x + dot_x)} {number(top + dot_y)}h.5"
@@ -158,18 +148,18 @@ def _marks(d: Drawing, step: PagedStep, lot: Lot, y: float) -> None:
 
 def _requests(d: Drawing, step: PagedStep, y: float) -> float:
     """Which slots each request writes, and which blocks it reads in which order. Returns the y below it."""
-    x, width = WIDTH - LEFT - PANEL, chip_width(step.num_blocks)
+    x, width = WIDTH - LEFT - bays.PANEL, bays.chip_width(step.num_blocks)
     head = "blocks in the order read; framed: written to" if step.written else "no request in the row"
     d.text(x, y + 8, head, 12, fill=SOFT_INK)
     y += 20
     for table in step.pool.tables:
         name, slots = table.request, step.written[table.request]
         with d.marked([(name,)]):
-            room = PANEL - 8 - d.request_chip(x, y, name)
+            room = bays.PANEL - 8 - d.request_chip(x, y, name)
         left, wrote = WIDTH - LEFT - room, f"writes {numbered('slot', slots)}"
         if 6.4 * len(wrote) > room:
             wrote = f"writes {len(slots):,} slots, the first is {slots[0]}"
-        d.text(left, y + CHIP / 2, wrote, 12, bold=True)
+        d.text(left, y + bays.CHIP / 2, wrote, 12, bold=True)
         reads = f"reads {count(table.num_tokens, 'token')} in {count(len(table.blocks), 'block')}:"
         d.text(left, y + 28, reads, 12)
 
@@ -179,8 +169,8 @@ def _requests(d: Drawing, step: PagedStep, y: float) -> float:
             title = block_title(block, holding(table, index, step.block_size), step.block_size)
             return colour if is_written else mix(colour, PAPER, _READ), is_written, title
 
-        _, y = draw_chips(d, name, table.blocks, left, y + 38, room, width, look)
-        y += CHIP_LINE + 6
+        _, y = bays.draw_chips(d, name, table.blocks, left, y + 38, room, width, look)
+        y += bays.CHIP_LINE + 6
     return y
 
 

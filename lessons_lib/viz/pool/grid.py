@@ -9,20 +9,8 @@ from lessons_lib.recording.words import count
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow
-from lessons_lib.viz.pool.bays import (
-    CHIP,
-    CHIP_LINE,
-    LEFT,
-    LOT_WIDTH,
-    PANEL,
-    Bay,
-    Lot,
-    bay_corner,
-    chip_width,
-    draw_bays,
-    draw_chips,
-    draw_path,
-)
+from lessons_lib.viz.pool import bays
+from lessons_lib.viz.pool.bays import LEFT, Bay, Lot
 from lessons_lib.viz.pool.words import Holding, block_title, cell_title, describe, holding, sums, table_text
 
 
@@ -33,7 +21,7 @@ def draw_pool(state: PoolState) -> Picture:
     size = f"{count(state.num_blocks, 'block')} of {count(state.block_size, 'slot')}"
     d.text(LEFT, y + 8, f"{size}; a slot has room for one token", 12, fill=SOFT_INK)
     places = {block: f"free, number {index} in the queue" for index, block in enumerate(state.free_queue, 1)}
-    lot = draw_bays(d, state, y + 20, lambda block, owners: _bay(state, places, block, owners))
+    lot = bays.draw_bays(d, state, y + 20, lambda block, owners: _bay(state, places, block, owners))
     _threads(d, state, lot, y + 20)
     left = _queue(d, state, places, y + 20 + lot.height + 14)
     right = _tables(d, state, y)
@@ -75,15 +63,15 @@ def _bay(state: PoolState, places: dict[int, str], block: int, owners: list[Hold
 def _threads(d: Drawing, state: PoolState, lot: Lot, y: float) -> None:
     """A line through each request's blocks, seen while it is followed and where a block has just joined or left."""
     for table in state.tables:
-        corners = [bay_corner(lot, block, y) for block in table.blocks if 0 <= block < state.num_blocks]
+        corners = [bays.bay_corner(lot, block, y) for block in table.blocks if 0 <= block < state.num_blocks]
         if len(corners) > 1:
             with d.marked([(table.request,)], hidden=set(state.changed).isdisjoint(table.blocks)):
-                draw_path(d, [(left + lot.bay[0] / 2, top + lot.bay[1] / 2) for left, top in corners])
+                bays.draw_path(d, [(left + lot.bay[0] / 2, top + lot.bay[1] / 2) for left, top in corners])
 
 
 def _tables(d: Drawing, state: PoolState, y: float) -> float:
     """Block tables, one below the other. Returns the y below them."""
-    x, width = WIDTH - LEFT - PANEL, chip_width(state.num_blocks)
+    x, width = WIDTH - LEFT - bays.PANEL, bays.chip_width(state.num_blocks)
     head = "block tables, in the order of the tokens" if state.tables else "block tables: none"
     d.text(x, y + 8, head, 12, fill=SOFT_INK)
     y += 20
@@ -96,25 +84,25 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
             title = block_title(block, holding(table, index, state.block_size), state.block_size)
             return color_of(table.request), block in state.changed, title
 
-        room = PANEL - indent
-        end, y = draw_chips(d, table.request, table.blocks, x + indent, y, room, width, look, 6 * len(words))
-        d.text(end + (4 if end > x + indent else 0), y + CHIP / 2, words, 12)
-        y += CHIP_LINE + 8
+        room = bays.PANEL - indent
+        end, y = bays.draw_chips(d, table.request, table.blocks, x + indent, y, room, width, look, 6 * len(words))
+        d.text(end + (4 if end > x + indent else 0), y + bays.CHIP / 2, words, 12)
+        y += bays.CHIP_LINE + 8
     return y
 
 
 def _queue(d: Drawing, state: PoolState, places: dict[int, str], y: float) -> float:
     """The free queue, starting with the block allocated next. Returns the y below it."""
-    queue, width = state.free_queue, chip_width(state.num_blocks)
+    queue, width = state.free_queue, bays.chip_width(state.num_blocks)
     allocated = f"{queue[0]} is allocated next; freed blocks join the end" if queue else ""
     words = f", {count(len(queue), 'block')}: {allocated}" if queue else ": empty"
     d.text(LEFT, y + 8, f"free queue{words}", 12, fill=SOFT_INK)
-    draw_chips(
-        d, "free", queue, LEFT, y + 20, LOT_WIDTH, width,
+    bays.draw_chips(
+        d, "free", queue, LEFT, y + 20, bays.LOT_WIDTH, width,
         lambda _, block: (PAPER, block in state.changed, block_title(block, None, state.block_size, places[block])),
     )  # fmt: skip
-    lines = flow([width] * max(state.num_blocks, 1), LOT_WIDTH)[-1][0] + 1  # room for all blocks, so nothing moves
-    return y + 20 + CHIP_LINE * lines
+    lines = flow([width] * max(state.num_blocks, 1), bays.LOT_WIDTH)[-1][0] + 1  # room for all blocks, so nothing moves
+    return y + 20 + bays.CHIP_LINE * lines
 
 
 def _footer(d: Drawing, state: PoolState, y: float) -> float:

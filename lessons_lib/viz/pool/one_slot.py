@@ -20,13 +20,8 @@ def draw_one_slot(name: str, blocks: Sequence[int], block_size: int, position: i
     d.text(_LEFT, 20, f"Where is {name}'s token at position {position}?", 15, bold=True)
     d.text(_LEFT, _POSITIONS - 16, f"{name}'s tokens, by position", 12, fill=SOFT_INK)
     d.text(_LEFT, _TABLE - 16, f"{name}'s block table", 12, fill=SOFT_INK)
-    d.text(
-        _LEFT,
-        _POOL - 16,
-        f"the pool: {num_blocks} blocks of {block_size} slots, numbered throughout",
-        12,
-        fill=SOFT_INK,
-    )
+    words = f"the pool: {num_blocks} blocks of {block_size} slots, numbered throughout"
+    d.text(_LEFT, _POOL - 16, words, 12, fill=SOFT_INK)
     for each in range(len(blocks) * block_size):
         x = _LEFT + each // block_size * group + each % block_size * _CELL
         d.cell(x, _POSITIONS, _CELL - 2, _HEIGHT, color if each == position else tint(color), str(each))

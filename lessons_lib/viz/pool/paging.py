@@ -14,11 +14,7 @@ _GAP = 3  # between blocks
 
 
 def watch_paging(prompts: Mapping[str, int], tokens: Mapping[str, int], row: int, block_size: int) -> Stepper:
-    """Step from rows of cache slots to blocks of a pool.
-
-    prompts, tokens  request -> tokens of its prompt; its tokens in the cache now
-    row, block_size  slots of each request's row, and of a block
-    """
+    """Step from rows of cache slots to blocks of a pool; `prompts`, `tokens`: tokens of each request."""
     tables = allocated(prompts, tokens, row * len(tokens), block_size)
     return Stepper(
         lambda stage: draw_paging(tokens, tables, row, block_size, stage),

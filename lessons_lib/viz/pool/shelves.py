@@ -15,23 +15,14 @@ _COLUMNS = (WIDTH - _SHELF - _LEFT) // _PITCH
 
 @dataclass(frozen=True)
 class Shelves:
-    """The floors after a request.
-
-    Attributes:
-        event: what happened.
-        floors: name -> the block in each place, such as "A3" for the fourth block of A; None if there is none.
-    """
+    """The floors after a request: name -> the block in each place, "A3" for the fourth of A; None if none."""
 
     event: str
     floors: dict[str, tuple[str | None, ...]]
 
 
 def shelves_of(pool: Any, names: Mapping[bytes, str], event: str) -> Shelves:
-    """Record a FlooredPrefixCache whose host floor may have a disk floor below.
-
-    Args:
-        names: hash -> a block's name; others aren't shown.
-    """
+    """Record a FlooredPrefixCache whose host floor may have a disk floor below; `names`: hash -> a block's name."""
     floors = {"pool": pool, "host": pool.below, "disk": pool.below.below}
     return Shelves(event, {
         floor: tuple(names.get(cache.block_to_hash.get(place)) for place in range(cache.num_blocks))

@@ -116,7 +116,6 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
 
 
 def block_title(step: MemoryStep, block: int) -> str:
-    """The hover text of a block."""
     if owners := step.owners.get(block, ()):
         shared = f", one block for {len(owners)}" if len(owners) > 1 else ""
         filled = f"{step.filled.get(block, 0)} of {count(step.block_size, 'token')}"

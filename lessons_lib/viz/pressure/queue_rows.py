@@ -54,15 +54,9 @@ def _label(state: QueueState, block: int) -> str:
 
 
 def _chips(
-    d: Drawing,
-    state: QueueState,
-    chips: list[tuple[int, str]],
-    changed: set[int],
-    left: float,
-    y: float,
-    room: float,
+    d: Drawing, state: QueueState, chips: list[tuple[int, str]], changed: set[int], left: float, y: float, room: float,
     width: float,
-) -> int:
+) -> int:  # fmt: skip
     """A chip for each block. Returns the number of lines that they take."""
     places = flow([width] * len(chips), room)
     for (block, label), (line, x) in zip(chips, places):

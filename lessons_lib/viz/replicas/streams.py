@@ -1,10 +1,10 @@
 """Streams on a time axis, while one of the replicas that serve them is lost."""
 
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from lessons_lib.recording.replica_streams import StreamRecord
-from lessons_lib.recording.words import count
+from lessons_lib.recording.words import count, runs_of
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, sans_width
@@ -27,11 +27,7 @@ def _length(streams: Sequence[StreamRecord]) -> int:
 def draw_streams(
     streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None, until: int | None = None
 ) -> Picture:
-    """A row for each stream in a band for each replica, with the tokens that it computed.
-
-    lost   (replica, round)
-    until  the last round that is drawn
-    """
+    """A row for each stream in a band for each replica. `lost`: (replica, round); `until`: the last round."""
     length = _length(streams)
     until = length - 1 if until is None else until
     lost = lost if lost and lost[1] <= until else None
@@ -82,15 +78,8 @@ def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[floa
         time, replica = stream.tokens[-1]
         with d.marked(moves=stream.name):
             d.rect(_LEFT + per * (time + 1) + 2, tops[replica] + row * _ROW + 2, 20, _ROW - 4, colour, INK, 2, radius=4)
-        d.text(
-            _LEFT + per * (time + 1) + 12,
-            tops[replica] + (row + 0.5) * _ROW,
-            stream.name,
-            12,
-            "middle",
-            True,
-            on=colour,
-        )
+        middle = tops[replica] + (row + 0.5) * _ROW
+        d.text(_LEFT + per * (time + 1) + 12, middle, stream.name, 12, "middle", bold=True, on=colour)
     if stream.end:
         time, reason = stream.end
         place = tops[stream.tokens[-1][1]] if stream.tokens else tops[0]
@@ -121,7 +110,7 @@ def _draw_moves(d: Drawing, streams: Sequence[StreamRecord], tops: Sequence[floa
 def _describe(streams: Sequence[StreamRecord], lost: tuple[int, int] | None) -> str:
     told = [f"Replica {lost[0]} is lost at time {lost[1]}."] if lost else []
     for stream in streams:
-        runs = [(replica, len(list(group))) for replica, group in groupby(replica for _, replica in stream.tokens)]
-        parts = ", then ".join(f"{count(size, 'token')} by replica {replica}" for replica, size in runs) or "no token"
+        runs = runs_of(replica for _, replica in stream.tokens)
+        parts = ", then ".join(f"{count(n, 'token')} by replica {replica}" for replica, _, n in runs) or "no token"
         told.append(f"{stream.name}: {parts}" + (f", ends with {stream.end[1]!r}." if stream.end else "."))
     return f"Streams and the replicas that computed their tokens. {' '.join(told)}"

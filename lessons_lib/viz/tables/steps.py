@@ -7,13 +7,7 @@ COLUMNS = ["step", "tokens", "stalled", "blocks", "free blocks", "finished"]
 
 
 def step_table(scheduler: Scheduler, caption: str = "") -> Table:
-    """Run a scheduler until all its sequences have finished, and list what each step computes.
-
-    A Deadlock ends the table, and is its verdict.
-
-    Args:
-        scheduler: its sequences get the token 5 in each step; changed in place.
-    """
+    """Run a scheduler, a token 5 for each sequence in each step, until all have finished or a Deadlock ends it."""
     rows: list[list[object]] = []
     verdict = ""
     while scheduler.has_unfinished():

@@ -1,13 +1,12 @@
 """What each sequence did when: one row per sequence, simulated time from left to right.
 
 A sequence has its color: pale and hatched while it waits, with a dark frame in prefill, full in decode, pale with a
-    dark line in a stall.
+dark line in a stall.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lessons_lib.measuring.arrivals import Arrival
 from lessons_lib.measuring.simulator import Simulation
 from lessons_lib.recording.words import count, listed
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
@@ -22,7 +21,6 @@ _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
 _NARROW = 7  # pixels; narrower chunks of a prefill share a frame
 _GRID = "#E6E6E6"
 _LABEL, _GAP = 28, 3  # room for a name, and between two rows
-_TIER_ROOM = 24  # pixels after a name, for its tier and whether it is interactive
 _SIGNS = {
     WAITING: "waits",
     PREFILL: "prefill",
@@ -38,22 +36,19 @@ class _Frame:
 
     left: float
     right: float
-    label_room: float
     row: float
     seconds: float
 
     def x(self, time: float) -> float:
         share = time / self.seconds if self.seconds else 0.0
-        return self.left + self.label_room + share * (self.right - self.left - self.label_room)
+        return self.left + _LABEL + share * (self.right - self.left - _LABEL)
 
 
-def draw_gantts(runs: Mapping[str, Simulation], requests: Iterable[Arrival] = ()) -> Picture:
+def draw_gantts(runs: Mapping[str, Simulation]) -> Picture:
     """Several runs on one time axis, each with its name and its mean latency. Three or more are in two columns.
 
-    runs      name -> run, simulated with `keep_steps=True`
-    requests  if given, their tiers are shown next to the names, with a dot if interactive
+    runs  name -> run, simulated with `keep_steps=True`
     """
-    asked = {request.id: request for request in requests}
     charts = {name: gantt_rows(run) for name, run in runs.items()}
     ends = [max([run.seconds, *(step.start + step.seconds for step in run.steps[-1:])]) for run in runs.values()]
     seconds = max(ends, default=0.0)
@@ -68,14 +63,13 @@ def draw_gantts(runs: Mapping[str, Simulation], requests: Iterable[Arrival] = ()
         bottoms = []
         for column, name in enumerate(names[first : first + columns]):
             rows, left = charts[name], _MARGIN + column * (width + _GUTTER)
-            frame = _Frame(left, left + width, _LABEL + (_TIER_ROOM if asked else 0), row, seconds)
+            frame = _Frame(left, left + width, row, seconds)
             d.text(left, y + 6, _fitting(_heading(name, rows), width, 13.5), 13.5, bold=True)
-            bottoms.append(_block(d, rows, frame, y + 22, asked))
+            bottoms.append(_block(d, rows, frame, y + 22))
         y = max(bottoms) + 10
-    d.height = _legend(d, charts, y - 4, asked)
+    d.height = _legend(d, charts, y - 4)
     told = [f"{_heading(name, rows)}. {say_order(rows)}" for name, rows in charts.items()]
-    known = [f"Requests: {'; '.join(map(say_request, asked.values()))}."] if asked else []
-    return d.picture(" ".join(["Gantt charts on one time axis.", *known, *told]))
+    return d.picture(" ".join(["Gantt charts on one time axis.", *told]))
 
 
 def _heading(name: str, rows: list[Row]) -> str:
@@ -92,7 +86,7 @@ def _fitting(text: str, width: float, size: float) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) - (most - 1) // 2 :]}"
 
 
-def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, asked: Mapping[str, Arrival]) -> float:
+def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float) -> float:
     """Rows and axis of one run. Returns the y below them."""
     if not rows:
         d.text(frame.left, y + 10, "No sequences: nothing has run yet.", fill=SOFT_INK)
@@ -100,7 +94,7 @@ def _block(d: Drawing, rows: list[Row], frame: _Frame, y: float, asked: Mapping[
     bottom = y + len(rows) * (frame.row + _GAP)
     _axis(d, frame, y - 2, bottom)
     for row in rows:
-        _label(d, row, frame, y, asked.get(row.name))
+        _label(d, row, frame, y)
         _bar(d, row, frame, y)
         y += frame.row + _GAP
     return bottom + 24
@@ -117,14 +111,10 @@ def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
         d.text(x, bottom + 10, words, 11, "middle", fill=SOFT_INK)
 
 
-def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | None) -> None:
+def _label(d: Drawing, row: Row, frame: _Frame, y: float) -> None:
     room, colour, middle = _LABEL - 6, color_of(row.name), y + frame.row / 2
-    d.rect(frame.left, y, room, frame.row, colour, radius=2, title=say_request(request) if request else row.name)
+    d.rect(frame.left, y, room, frame.row, colour, radius=2, title=row.name)
     size = min(12.0, frame.row)
-    if request:
-        d.text(frame.left + room + 9, middle, str(request.tier), size, "middle")
-        if request.is_interactive:
-            d.rect(frame.left + room + 17, middle - 3, 6, 6, INK, radius=3)
     name = _fitting(row.name, room - 4, 1.1 * size)
     d.text(frame.left + room / 2, middle, name, size, "middle", bold=True, on=colour)
 
@@ -150,7 +140,7 @@ def _span(d: Drawing, name: str, span: Span, start: float, end: float, y: float,
         d.lines(f"M{number(start)} {number(y + height / 2)}H{number(end)}", INK, 3)
 
 
-def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mapping[str, Arrival]) -> float:
+def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float) -> float:
     """The legend of the signs that occur. Returns the height of the finished sheet."""
     seen = {span.state for rows in charts.values() for row in rows for span in row.spans}
     states = [state for state in _SIGNS if state in seen or state in (WAITING, PREFILL, DECODE)]
@@ -175,19 +165,7 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
             d.lines(f"M{number(left)} {number(top + 9)}h24", INK, 3)
         d.text(left + 30, top + 9, text, 12, fill=SOFT_INK)
     y += 24 * (places[-1][0] + 1)
-    if asked:
-        interactive = any(request.is_interactive for request in asked.values())
-        if interactive:
-            d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
-        meaning = "interactive; " * interactive + "the number next to a name is its tier"
-        d.text(_MARGIN + 30 * interactive, y + 9, meaning, 12, fill=SOFT_INK)
-        y += 24
     return y + 6
-
-
-def say_request(request: Arrival) -> str:
-    """What a policy knows of a request."""
-    return f"{request.id}, tier {request.tier}{', interactive' if request.is_interactive else ''}"
 
 
 def say_order(rows: list[Row]) -> str:

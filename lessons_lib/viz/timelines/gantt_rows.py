@@ -4,19 +4,13 @@ from dataclasses import dataclass, field
 
 from lessons_lib.measuring.simulator import Simulation
 
+# STALLED: no block was free; HELD: running, but no budget was left for it.
 WAITING, PREFILL, DECODE, STALLED, HELD = "waiting", "prefill", "decode", "stalled", "held"
 
 
 @dataclass
 class Span:
-    """A stretch of time in which a sequence did one thing.
-
-    Attributes:
-        state: WAITING, PREFILL, DECODE, STALLED (no block was free) or HELD (running, but no budget was left for it).
-        start, end: seconds from the start of the run.
-        tokens: how many were computed.
-        steps: how many steps it took; 0 for a wait.
-    """
+    """A stretch of time in which a sequence did one thing: seconds, tokens computed, steps (0 for a wait)."""
 
     state: str
     start: float

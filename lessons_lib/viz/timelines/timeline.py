@@ -5,10 +5,8 @@ that was computed but not needed: padding at the start of a wave, finished rows,
 anyway.
 """
 
-from itertools import groupby
-
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.recording.words import check_index, count, listed, span
+from lessons_lib.recording.words import check_index, count, listed, runs_of, span
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
@@ -142,13 +140,10 @@ def _block(d: Drawing, trace: Trace, shown: int, columns: int, y: float) -> floa
 
 def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: float, height: float) -> None:
     """One slot through the steps; equal neighbors are drawn as one."""
-    start = 0
-    for work, group in groupby(_works(steps, slot)):
-        length = len(list(group))
+    for work, start, length in runs_of(_works(steps, slot)):
         if work is not None:
             with d.marked([(work.request,)] if work.request else []):
                 _cell(d, work, slot, start, length, x + start * width, y, width, height)
-        start += length
 
 
 def _cell(
@@ -184,13 +179,8 @@ def _works(steps: list[Step], slot: int) -> list[RowWork | None]:
 
 def _stretches(steps: list[Step], slot: int) -> list[tuple[str, str, int, int]]:
     """(request, phase, first step index, number of steps) for each stretch of useful work in the slot."""
-    stretches, start = [], 0
-    for key, group in groupby(_works(steps, slot), key=lambda w: (w.request, w.phase) if w and w.useful else None):
-        length = len(list(group))
-        if key is not None and key[0] is not None:
-            stretches.append((*key, start, length))
-        start += length
-    return stretches
+    keys = [(w.request, w.phase) if w and w.useful else (None, "") for w in _works(steps, slot)]
+    return [(*key, start, length) for key, start, length in runs_of(keys) if key[0] is not None]
 
 
 def _axis(d: Drawing, columns: int, y: float, width: float) -> None:

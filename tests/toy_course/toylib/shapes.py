@@ -43,7 +43,9 @@ class Counter:
     def mean(self) -> float:
         return self.total / len(self.seen)
 
-    def reset(self): self.total = 0; self.seen.clear()
+    def reset(self):
+        self.total = 0
+        self.seen.clear()
 
 
 def no_docstring(text):

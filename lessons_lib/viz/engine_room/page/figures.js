@@ -91,7 +91,7 @@ export function take(run, frame) {
 
 /** What the list of words says about a name on the page. */
 export const hint = (name) =>
-  [...document.querySelectorAll("#words dt")].find((dt) => name.startsWith(dt.textContent))?.nextElementSibling
+  [...document.querySelectorAll("#words dt")].find((dt) => dt.textContent.split(", ").some((word) => name.includes(word)))?.nextElementSibling
     .textContent ?? "";
 const percentile = (list, share) =>
   list.length ? Float64Array.from(list).sort()[Math.floor(share * (list.length - 1))] : null;
@@ -134,7 +134,7 @@ export function figures(run, index, targets, isWhole = false) {
     [
       "preemptions",
       sums.preempted,
-      frame.turnedAway ? `${frame.turnedAway} requests turned away` : `blocks evicted: ${frame.evicted}`,
+      isWhole ? "" : frame.turnedAway ? `turned away: ${frame.turnedAway}` : `blocks evicted: ${frame.evicted}`,
     ],
     ["found in the cache", sums.hit, "tokens"],
     ...(isWhole ? [["most requests in a step", sums.most, `of ${slots} batch slots`]] : []),
@@ -158,7 +158,7 @@ export function showFigures(run, index, targets, previous, differences) {
   $("#figures dl").innerHTML = now
     .map(
       ([what, value, small], i) =>
-        `<div title="${hint(what)}"><dt>${what}</dt><dd>${value}${old ? ` <small class="old">before: ${old[i][1]}</small>` : ""}<small>${small}</small>${old?.[i][2].includes("longest") ? `<small>before: ${old[i][2]}</small>` : ""}</dd></div>`,
+        `<div title="${hint(what)}"><dt>${what}</dt><dd>${value}${old ? ` <small class="old">before: ${old[i][1]}</small>` : ""}<small>${small}</small>${old?.[i][2].includes("longest") ? `<small>before: ${old[i][2].slice(6)}</small>` : ""}</dd></div>`,
     )
     .join("");
 }

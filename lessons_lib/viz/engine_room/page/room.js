@@ -310,7 +310,7 @@ function makeKnobs() {
     KNOBS.map(([name, words, values]) => {
       if (!words) return `<h2>${name}</h2>`;
       if (Array.isArray(values[0]))
-        return `<label title="${hint(words)}">${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}">${text}</option>`).join("")}</select></label>`;
+        return `<label title="${hint(words)}">${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}" title="${hint(text)}">${text}</option>`).join("")}</select></label>`;
       return `<label title="${hint(words)}">${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
     }).join("") +
     `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
