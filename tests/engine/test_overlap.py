@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 
 import torch
+from overlap_cases import BLOCK, sharing_scheduler
 
 from lessons_lib.engine.greedy_loop import serve_greedily
+from lessons_lib.kv_cache.block_hashes import hash_full_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.stalling import Scheduler
@@ -46,3 +48,11 @@ def test_the_token_after_a_stop_token_is_thrown_away():
     sequence = Sequence("A", range(3), 10, frozenset({4}))
     assert "launch 2" in log_of(sequence), "that it had ended could not be known yet"
     assert sequence.output_ids == [3, 4] and sequence.finish_reason == "stop"
+
+
+def test_blocks_are_hashed_once_their_tokens_are_known():
+    sequences = [Sequence(str(n), range(n, n + 5), 18) for n in range(3)]
+    scheduler = sharing_scheduler(100)
+    serve_greedily(Counting(), scheduler, sequences, depth=1)
+    whole = [Sequence("whole", [*sequence.prompt_ids, *sequence.output_ids[:-1]], 1) for sequence in sequences]
+    assert set(scheduler.pool.hash_to_block) == {hash for each in whole for hash in hash_full_blocks(each, BLOCK)}
