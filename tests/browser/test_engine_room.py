@@ -290,7 +290,7 @@ def test_texts_equal_those_of_the_engine(live):
 def test_the_number_of_a_block_stays_inside_it(live):
     live.evaluate("watchDrawing()")
     assert live.evaluate("drawnOutside", DEFAULTS | {"rate": 12, "slots": 16, "blocks": 96}) == []
-    live.locator("[name=blocks]").evaluate("e => (e.value = 8, e.dispatchEvent(new Event('input', {bubbles: true})))")
+    live.locator("[name=blocks]").evaluate("e => (e.value = 12, e.dispatchEvent(new Event('input', {bubbles: true})))")
     live.wait_for_function("room.state.live && room.run.settings.blocks === 96")
     for _ in range(30):
         step = live.evaluate("(labels = [], room.state.index)")
@@ -303,6 +303,17 @@ def test_the_number_of_a_block_stays_inside_it(live):
             at for at, (x, _, end) in enumerate(labels) if not at % across * wide < x < end < (at % across + 1) * wide
         ] == []
     live.get_by_role("button", name="reset").click()
+
+
+def test_another_block_size_keeps_the_memory_and_a_reset_forgets_the_run_before(live):
+    for place, size, blocks in ((6, 64, 3), (0, 1, 192)):
+        slide = f"e => (e.value = {place}, e.dispatchEvent(new Event('input', {{bubbles: true}})))"
+        live.locator("[name=size]").evaluate(slide)
+        live.wait_for_function(f"room.run.settings.size === {size}")
+        assert live.evaluate("room.run.settings.blocks") == blocks
+    live.get_by_role("button", name="reset").click()
+    live.wait_for_function("room.run.settings.size === 4 && room.run.frames.length")
+    assert "before" not in live.locator("#figures small").first.inner_text()
 
 
 def test_a_crash_of_own_code_shows_its_line_and_the_page_goes_on(live):

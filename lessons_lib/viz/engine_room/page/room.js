@@ -4,7 +4,7 @@ import { compared, hint, newRun, showFigures, take } from "./figures.js";
 import { SCENARIOS } from "./scenarios.js";
 
 const POWERS = [1, 2, 4, 8, 16, 32, 64],
-  COUNTS = [8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512],
+  COUNTS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 96, 128, 192, 256, 384, 512],
   SLOTS = 4096;
 const range = (least, most, by) =>
   Array.from({ length: Math.round((most - least) / by) + 1 }, (_, i) => Number((least + i * by).toFixed(2)));
@@ -313,7 +313,7 @@ function makeKnobs() {
         return `<label title="${hint(words)}">${words}<select name="${name}">${values.map(([value, text]) => `<option value="${value}" title="${hint(text)}">${text}</option>`).join("")}</select></label>`;
       return `<label title="${hint(words)}">${words}<b></b><input type="range" name="${name}" min="0" max="${values.length - 1}"></label>`;
     }).join("") +
-    `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${"ABCDEF"[i]}</button>`).join("")}</div>
+    `<h2>Send one yourself</h2><div class="two" id="stories">${begin.prompts.stories.map((text, i) => `<button type="button" data-story="${i}" title="${escaped(text)}">${i + 1}</button>`).join("")}</div>
     <div class="two"><input type="text" name="text" maxlength="400" placeholder="or begin a story" aria-label="the beginning of a story"><button>send</button></div>
     <h2>Your limits</h2><div class="two"><label>TTFT, ms <input type="number" name="ttft" min="0" step="50"></label><label>ITL, ms <input type="number" name="itl" min="0" step="5"></label></div>
     <div class="two"><button type="button" id="again" title="the same knobs, other random arrivals">other arrivals</button><button type="button" id="reset">reset</button><button type="button" id="link">copy link</button></div>`;
@@ -341,10 +341,11 @@ function showKnobs() {
 }
 let later = 0;
 function change(wish, then = restart) {
+  const memory = wish.size && !wish.blocks ? settings.blocks * settings.size : SLOTS; // another block size keeps it
   Object.assign(settings, wish);
   settings.budget = Math.max(settings.budget, Math.ceil(settings.slots / 8) * 8);
-  if (settings.blocks * settings.size > SLOTS)
-    settings.blocks = COUNTS.findLast((count) => count * settings.size <= SLOTS);
+  if (memory < SLOTS || settings.blocks * settings.size > SLOTS)
+    settings.blocks = COUNTS.findLast((count) => count * settings.size <= memory) ?? COUNTS[0];
   showKnobs();
   saveState();
   clearTimeout(later);
@@ -374,7 +375,7 @@ $("#knobs").addEventListener("submit", (event) => {
 $("#knobs").addEventListener("click", ({ target }) => {
   if (target.dataset.story) send(begin.prompts.stories[target.dataset.story]);
   if (target.id === "again") change({ seed: settings.seed + 1 });
-  if (target.id === "reset") (choose(null), change({ ...begin.defaults, sent: [] }));
+  if (target.id === "reset") (choose(null), change({ ...begin.defaults, sent: [] }, () => restart({ keep: false })));
   if (target.id === "link")
     (saveState(true),
       navigator.clipboard?.writeText(location.href).then(
