@@ -72,7 +72,7 @@ def test_every_lesson_has_a_tile_with_a_part_of_its_picture():
     assert Home(released_pages())._repr_html_().count("<img ") == len(released_pages())
     picture = """<svg viewBox="0 0 900 99" role="img" aria-label="x"><title>t</title><g><text x="1">A</text></g>
         <rect x="1.2345" width="20.04"/></svg>"""
-    assert tile(picture, (1, 2, 3, 4)).endswith('<rect x="1.2" width="20"/></svg>\n')
+    assert tile("00", picture).endswith('<rect x="1.2" width="20"/></svg>\n')
 
 
 def test_the_start_page_has_every_lesson_and_the_routes_of_the_readme():

@@ -245,9 +245,9 @@ def test_what_counts_as_a_hopper(monkeypatch, version, major, taken):
     st.lists(st.sampled_from([2, 100, 1023, 1024, 5000]), min_size=1, max_size=300),
 )
 def test_warming_up_meets_each_kernel_of_steps_that_are_not_captured(max_num_seqs, room, head_dim, lengths):
-    tables, cache = SimpleNamespace(max_num_seqs=max_num_seqs, width=room), SimpleNamespace(block_size=1)
-    no_graphs = dict(sizes=[2], token_counts=[], verifying=[], store=None)
-    runner = SimpleNamespace(tables=tables, cache=cache, null_block=0, **no_graphs)
+    tables, buffers = SimpleNamespace(max_num_seqs=max_num_seqs), SimpleNamespace(longest=room)
+    no_graphs = dict(sizes=[2], token_counts=[], verifying=[], store=None, cache=SimpleNamespace(block_size=1))
+    runner = SimpleNamespace(tables=tables, buffers=buffers, null_block=0, **no_graphs)
     planned = [list(step.num_scheduled_tokens.values()) for _, step in steps_to_warm_up(runner)]
     kernels = {hopper_pays(sum(each), head_dim, max(each)) for each in planned}
     assert all(len(each) <= max_num_seqs and max(each) <= max(room, 2) for each in planned)

@@ -69,7 +69,7 @@ def lines_below(*folders, without=()):
 def test_the_course_stays_light():
     assert lines_below(*(f"lessons_lib/{folder}" for folder in FOLDERS)) <= 22_020
     everything = ("lessons_lib", "tests", "solutions", "tools", "examples")
-    assert lines_below(*everything, without=("lessons_lib/checks", "tests/answers")) <= 89_920
+    assert lines_below(*everything, without=("lessons_lib/checks", "tests/answers")) <= 89_930
     assert lines_below("lessons_lib/checks", "tests/answers") <= 25_400
 
 
