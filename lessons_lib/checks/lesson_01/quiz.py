@@ -24,7 +24,7 @@ take in this order, and at the least?
 - 212, and 190 at the least => 212 is one request after the other. In a wave, one pass gives a token to both rows.
 - 106 in any order
   That is half of the sum, as if no row waited for another. A wave lasts as long as its longest answer.
-- 190 in any order => 100 + 90 = 190 in this order. Who shares a wave matters.
+- 190 in any order => 100 + 90 = 190 in this order. Which requests share a wave matters.
 + 190, and 112 at the least
   100 + 90 in this order. With similar lengths together, 12 + 100: the longest answer of each wave.
 
